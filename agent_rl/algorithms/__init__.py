@@ -1,0 +1,1 @@
+"""Policy optimisation over model-generated tokens: pure functions of tensors."""

@@ -1,0 +1,1 @@
+"""Accuracy estimates with intervals."""

@@ -1,0 +1,1 @@
+"""Packing, log-probs, the update step, checkpoints."""

@@ -1,0 +1,1 @@
+"""Recorded trajectories: writing, reading, reports."""

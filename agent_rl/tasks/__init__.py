@@ -1,0 +1,1 @@
+"""Problems: generated families, files in every common shape, benchmarks."""

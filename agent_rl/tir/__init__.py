@@ -1,0 +1,1 @@
+"""Tool-integrated reasoning: prompt formats, the fence parser, observations, the episode."""

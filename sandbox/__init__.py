@@ -1,0 +1,1 @@
+"""Isolated Python execution as a service: warm interpreters, sessions, hard limits, honest results."""
