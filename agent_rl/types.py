@@ -71,7 +71,7 @@ class StopReason(StrEnum):
 
 
 class ToolStatus(StrEnum):
-    """How one execution of model code ended. The first nine are the model's doing, the rest ours."""
+    """How one execution of model code ended. The first eight are the model's doing, the last three ours."""
 
     OK = "ok"
     """Exit status 0, whatever stands on stderr."""
