@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +48,7 @@ def text_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
         if pattern is None:
             return [text]
         cuts = [0, *(match.start() + 1 for match in pattern.finditer(text)), len(text)]
-        return [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+        return [text[a:b] for a, b in itertools.pairwise(cuts) if a < b]
 
     def encode(text: str) -> list[int]:
         ids: list[int] = []

@@ -70,9 +70,7 @@ class SandboxTool:
         return ExecuteRequest(
             code=code,
             prelude=FINAL_ANSWER_PRELUDE if self._settings.final_answer else "",
-            limits=Limits(
-                wall_s=self._settings.wall_s, cpu_s=self._settings.cpu_s, memory_mb=self._settings.memory_mb
-            ),
+            limits=Limits(wall_s=self._settings.wall_s, cpu_s=self._settings.cpu_s, memory_mb=self._settings.memory_mb),
             seed=self._seed,
         )
 
