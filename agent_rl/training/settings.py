@@ -1,0 +1,117 @@
+"""The configuration of a training run: one file composes the settings that each package owns."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from agent_rl.algorithms.settings import MethodSettings
+from agent_rl.engines.settings import EngineSettings
+from agent_rl.learner.settings import LearnerSettings
+from agent_rl.rewards.settings import RewardSettings
+from agent_rl.rollout.settings import RolloutSettings
+from agent_rl.settings import Settings
+from agent_rl.tasks.settings import DataSettings
+from agent_rl.tir.settings import TirSettings
+
+
+class ModelSettings(Settings):
+    """The policy to start from."""
+
+    path: str = "package://agent_rl/assets/quickstart"
+    """Folder, hub name, GGUF file, or `package://PACKAGE/FILE` for one that a Python package ships."""
+    eos_ids: list[int] | None = None
+    """Ids that end a turn; null = those of the model's generation config, else the tokenizer's."""
+
+
+class SandboxSettings(Settings):
+    """Where the model's programs run."""
+
+    url: str | None = None
+    """A running sandbox service; null = one of our own, started and ended with the run."""
+    token_env: str = "AGENT_RL_SANDBOX_TOKEN"
+    """Environment variable that holds the token of the service at `url`."""
+    backend: Literal["auto", "docker", "bwrap", "landlock", "unsafe"] = "auto"
+    """Isolation of our own service; `auto` takes the strongest that passes its canaries on this machine."""
+    min_tier: Literal["T0", "T1", "T2", "T3", "T4"] = "T1"
+    """Below this the run refuses to start. T0 (no isolation) needs `backend: unsafe`."""
+    slots: int = Field(0, ge=0)
+    """Programs that run at once in our own service; 0 = one a core."""
+
+
+class EvalSettings(Settings):
+    """One held-out set, measured with the episode code of training."""
+
+    data: DataSettings
+    """Its problems (of generated families, the evaluation split)."""
+    samples: int = Field(1, ge=0)
+    """Sampled attempts a problem, at the training temperature; 0 leaves out the sampled accuracy."""
+    greedy: bool = True
+    """Whether to measure one greedy attempt a problem too."""
+    every: int = Field(10, ge=0)
+    """Steps between measurements, besides one before and one after training; 0 = only those."""
+    record: int = Field(16, ge=0)
+    """Trajectories of each measurement that are kept in the run's folder."""
+
+
+class TrackerSettings(Settings):
+    """Where metrics go besides `metrics.jsonl`, which is always written."""
+
+    tensorboard: bool = True
+    """Write TensorBoard event files into the run's folder."""
+
+
+class RunConfig(Settings):
+    """A training run."""
+
+    name: str = "run"
+    """Name of the run's folder under `runs_dir`."""
+    runs_dir: str = "runs"
+    """Folder of all runs."""
+    seed: int = 0
+    """Seed of the order of data, of sampling and of mini-batches."""
+    deterministic: bool = False
+    """Lockstep generation, so that a run repeats bit for bit whatever the tools' latency; slower."""
+    threads: int = Field(0, ge=0)
+    """Threads of tensor operations on the CPU; 0 = PyTorch's choice."""
+    steps: int = Field(100, ge=1)
+    """Rollout batches of the run."""
+    problems_per_step: int = Field(32, ge=1)
+    """Problems of one rollout batch."""
+    samples_per_problem: int = Field(8, ge=2)
+    """Attempts at each problem: a group."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature of training; ratios are of the same tempered distribution."""
+    refill_rounds: int = Field(0, ge=0)
+    """How often dead groups are replaced by fresh problems before the batch is trained on as it is."""
+    model: ModelSettings = ModelSettings()
+    data: DataSettings
+    """Problems to train on."""
+    evals: dict[str, EvalSettings] = {}
+    """Held-out sets by name; the names head their metrics (`eval/accuracy_sampled`)."""
+    engine: EngineSettings = EngineSettings()
+    tir: TirSettings = TirSettings()
+    rewards: RewardSettings = RewardSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    method: MethodSettings = MethodSettings()
+    learner: LearnerSettings = LearnerSettings()
+    trackers: TrackerSettings = TrackerSettings()
+
+    @property
+    def trajectories_per_step(self) -> int:
+        return self.problems_per_step * self.samples_per_problem
+
+    @model_validator(mode="after")
+    def _divides(self) -> RunConfig:
+        total, updates = self.trajectories_per_step, self.learner.updates_per_batch
+        if total % updates:
+            near = [u for u in range(1, total + 1) if total % u == 0]
+            suggestion = min(near, key=lambda u: (abs(u - updates), u))
+            raise ValueError(
+                f"{self.problems_per_step} problems x {self.samples_per_problem} samples = {total} trajectories "
+                f"cannot be cut into learner.updates_per_batch = {updates} equal updates; "
+                f"{suggestion} updates of {total // suggestion} would do"
+            )
+        return self
