@@ -83,12 +83,14 @@ class RunConfig(Settings):
     """Attempts at each problem: a group."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of training; ratios are of the same tempered distribution."""
+    void_filter: bool = True
+    """Leave trajectories that end in a void turn out of the loss (SimpleTIR); their rewards stay in the group."""
     refill_rounds: int = Field(0, ge=0)
     """How often dead groups are replaced by fresh problems before the batch is trained on as it is."""
     model: ModelSettings = ModelSettings()
     data: DataSettings
     """Problems to train on."""
-    evals: dict[str, EvalSettings] = {}
+    evals: dict[str, EvalSettings] = Field(default_factory=dict)
     """Held-out sets by name; the names head their metrics (`eval/accuracy_sampled`)."""
     engine: EngineSettings = EngineSettings()
     tir: TirSettings = TirSettings()
