@@ -12,6 +12,7 @@ from agent_rl.algorithms.trust_regions.window import Surrogate, unbounded
 
 def surrogate(tokens: ModelTokens, ratio: LogRatio, clip: choices.Soft) -> Surrogate:
     """-A (4 / tau) sigmoid(tau (r - 1)), tau by the sign of A."""
-    tau = torch.where(tokens.advantage > 0, clip.tau_pos, clip.tau_neg).to(ratio.value.dtype)
+    cold = torch.full_like(tokens.advantage, clip.tau_neg)
+    tau = cold.masked_fill(tokens.advantage > 0, clip.tau_pos)
     gate = (4.0 / tau) * torch.sigmoid(tau * (ratio.value.exp() - 1))
     return unbounded(-tokens.advantage * gate)
