@@ -117,9 +117,9 @@ class ChatFormat(_Format):
         self._tool_role = self._choose_tool_role()
         first = self._render(self._opening(), generate=True)
         later = self._render([*self._opening(), _assistant(_REPLY), self._tool(_OUTPUT)], generate=True)
+        head, tail = _split(first, _QUESTION, "the user's message")
         if settings.non_extending_template == "refuse":
             self._refuse_unless_extending(first, later)
-        head, tail = _split(first, _QUESTION, "the user's message")
         self._head, self._tail = self._encode_own(head), self._encode_own(tail)
         before, after = _split(_split(later, _REPLY, "the assistant's message")[1], _OUTPUT, "the observation")
         self._frame = _Frame(self._encode_own(before), self._encode_own(after))
