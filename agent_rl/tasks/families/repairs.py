@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+from agent_rl.tasks.families.arithmetic import show
 from agent_rl.tasks.families.base import Family, Item, pick
 
 
@@ -26,15 +27,16 @@ def _skip_zero(rng: random.Random) -> Item:
     whole = pick(rng, 50, 999)
     divisors = rng.sample(range(2, 20), 3)
     divisors[rng.randrange(3)] = 0
-    listed = "[{}, {}, {}]".format(*divisors)
+    quotients = [f"{whole} // {d}" for d in divisors]
+    possible = [f"{whole} // {d}" for d in divisors if d]
     return Item(
         question="Divide {} by {}, {} and {} where possible, round each down, and add up.".format(whole, *divisors),
         gold=str(sum(whole // d for d in divisors if d)),
         programs=(
-            f"print(sum({whole} // d for d in {listed}))",
-            f"print(sum({whole} // d for d in {listed} if d))",
+            show(" + ".join(quotients)),
+            show(" + ".join(possible)),
         ),
-        mistakes=((f"print(sum({whole} // d for d in {listed}))",), (f"print({whole} // sum({listed}))",)),
+        mistakes=((show(" + ".join(quotients)),), (show(possible[0]),)),
     )
 
 
@@ -49,10 +51,10 @@ def _skip_gaps(rng: random.Random) -> Item:
         question=f"Add up the numbers in this list: {text}",
         gold=str(sum(int(e) for e in entries if e not in _GAPS)),
         programs=(
-            f'print(sum(int(w) for w in "{text}".split()))',
+            f'print(sum(map(int, "{text}".split())))',
             f'print(sum(int(w) for w in "{text}".split() if w.isdigit()))',
         ),
-        mistakes=((f'print(sum(int(w) for w in "{text}".split()))',), (f'print(len("{text}".split()))',)),
+        mistakes=((f'print(sum(map(int, "{text}".split())))',), (f'print(len("{text}".split()))',)),
     )
 
 
