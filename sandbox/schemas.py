@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -141,3 +142,118 @@ class ExecuteResult(BaseModel):
     request_id: str | None = None
     backend: str = ""
     tier: str = ""
+
+
+class ErrorBody(BaseModel):
+    """Why a request was refused; nothing was run unless `code` is `session_lost` or `internal_error`."""
+
+    code: str
+    """For programs: `invalid_request`, `too_large`, `unauthorized`, `overloaded`, `queue_timeout` ..."""
+    message: str
+    """For people."""
+    retryable: bool = False
+    retry_after_s: float | None = None
+    """How long to stay away before the next try."""
+    details: list[dict[str, Any]] | None = None
+    """Which fields are wrong, and how."""
+    error_id: str | None = None
+    """Names an internal error in the service's log."""
+
+
+class ErrorAnswer(BaseModel):
+    """Body of every answer that is not 2xx."""
+
+    error: ErrorBody
+
+
+class BatchRequest(BaseModel):
+    """Several programs; each is queued, run and answered by itself."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    requests: list[ExecuteRequest] = Field(min_length=1)
+
+
+class BatchItem(BaseModel):
+    """The outcome of one program of a batch: a result, or why it was not run."""
+
+    http_status: int
+    """What the same request would have got alone."""
+    result: ExecuteResult | None = None
+    error: ErrorBody | None = None
+
+
+class BatchAnswer(BaseModel):
+    """Outcomes in the order of the requests."""
+
+    items: list[BatchItem]
+
+
+class ProbeReport(BaseModel):
+    """What one isolation backend did when it was tried at start."""
+
+    backend: str
+    tier: str | None
+    checks: dict[str, bool] = {}
+    reason: str = ""
+    details: dict[str, str] = {}
+
+
+class Readiness(BaseModel):
+    """State of the service."""
+
+    state: str
+    """`starting`, `ready`, `draining` or `stopped`."""
+    backend: str = ""
+    tier: str = ""
+    probes: list[ProbeReport] = []
+    slots: int = 0
+    slots_free: int = 0
+    slots_busy: int = 0
+    slots_starting: int = 0
+    queue_waiting: int = 0
+    queue_capacity: int = 0
+    sessions: int = 0
+    sessions_max: int = 0
+    loop_lag_ms: float = 0.0
+    loop_lag_max_ms: float = 0.0
+    last_slot_failure: str = ""
+
+
+class SessionRequest(BaseModel):
+    """A session to open."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    memory_mb: int = Field(512, ge=16)
+    """Memory of the session's interpreter; clamped to the service's maximum."""
+    idle_s: float | None = Field(None, gt=0)
+    """End after this long without a turn; None takes the service's, which is also the most."""
+    life_s: float | None = Field(None, gt=0)
+    """End at this age; None takes the service's, which is also the most."""
+    request_id: str | None = Field(None, min_length=1, max_length=200)
+    """A repeated request with the same id gets the session that the first one opened."""
+
+
+class SessionInfo(BaseModel):
+    """An open session."""
+
+    session_id: str
+    state: SessionState
+    """`kept`, or `reset` after a reset."""
+    busy: bool = False
+    turns: int = 0
+    age_s: float = 0.0
+    idle_s: float = 0.0
+    expires_in_s: float = 0.0
+    """Time left if no turn comes."""
+    memory_mb: int = 0
+    notes: list[str] = []
+    backend: str = ""
+    tier: str = ""
+
+
+class SessionList(BaseModel):
+    """Open sessions of the caller's token."""
+
+    sessions: list[SessionInfo]
