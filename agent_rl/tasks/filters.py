@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from agent_rl.tasks.settings import DataSettings
-from agent_rl.tasks.text import exact_key, strip_instructions
+from agent_rl.tasks.text import signed_key, strip_instructions
 from agent_rl.types import Problem
 
 INSTRUCTION = "instruction sentence taken off (kept)"
@@ -71,7 +71,7 @@ def _at_level(problems: Iterator[Problem], bounds: tuple[float, float], dropped:
 def _deduplicated(problems: Iterator[Problem], dropped: Counter[str]) -> Iterator[Problem]:
     seen: set[bytes] = set()
     for problem in problems:
-        key = exact_key(problem.question)
+        key = signed_key(problem.question)
         if key in seen:
             dropped[DUPLICATE] += 1
         else:

@@ -74,25 +74,27 @@ def iter_problems(settings: DataSettings, *, split: str = "train") -> Iterator[P
         yield from gym_problems(settings.gym, settings.seed, settings.count, split)
 
 
-def file_problems(path: Path, columns: ColumnSettings | None = None) -> Iterator[Problem | BadRow]:
-    """Problems and bad rows of one file."""
-    yield from rows_to_problems(read_rows(path), source_of(path), columns)
+class RowReader:
+    """Turns the rows of one file into problems; the first row with a known form settles the form of all.
 
+    Args:
+        source: name of the data set, for rows that do not name it.
+        columns: explicit columns, or None to recognise the form.
+    """
 
-def rows_to_problems(
-    rows: Iterator[Row | BadRow], source: str, columns: ColumnSettings | None = None
-) -> Iterator[Problem | BadRow]:
-    """Rows of one file as problems; the first row with a known form settles the form of all."""
-    schema: Schema | None = explicit(columns) if columns else None
-    for row in rows:
+    def __init__(self, source: str, columns: ColumnSettings | None = None):
+        self.source = source
+        self.columns = columns
+        self.schema: Schema | None = explicit(columns) if columns else None
+
+    def __call__(self, row: Row | BadRow) -> Problem | BadRow:
         if isinstance(row, BadRow):
-            yield row
-            continue
+            return row
         try:
-            schema = schema or detect(row.data)
-            yield to_problem(row.data, schema, source, columns)
+            self.schema = self.schema or detect(row.data)
+            return to_problem(row.data, self.schema, self.source, self.columns)
         except ValueError as error:
-            yield BadRow(row.file, row.where, str(error))
+            return BadRow(row.file, row.where, str(error))
 
 
 def source_of(path: Path) -> str:
@@ -106,10 +108,10 @@ def _of_path(path: str, split: str, columns: ColumnSettings | None) -> Iterator[
     if files is None:
         from agent_rl.tasks.hub import hub_rows
 
-        yield from rows_to_problems(hub_rows(path, split), path.split("/")[-1].split(":")[0], columns)
+        yield from map(RowReader(path.split("/")[-1].split(":")[0], columns), hub_rows(path, split))
         return
     for file in files:
-        yield from file_problems(file, columns)
+        yield from map(RowReader(source_of(file), columns), read_rows(file))
 
 
 def _collect(stream: Iterator[Problem | BadRow], bad: list[BadRow], settings: DataSettings) -> Iterator[Problem]:

@@ -58,7 +58,7 @@ class DataSettings(Settings):
     limit: int | None = Field(default=None, ge=1)
     """Keep the first so many problems that pass the filters."""
     deduplicate: bool = True
-    """Keep only the first of several questions that are equal up to case and white space."""
+    """Keep only the first of several questions with the same letters, digits and arithmetic signs."""
     strip_instructions: bool = True
     """Take well-known instruction sentences off questions ("put your final answer within \\boxed{}")."""
     max_prompt_tokens: int | None = Field(default=None, ge=1)

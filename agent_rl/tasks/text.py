@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 
+TEST_PERCENT = 10
+"""Share of generated questions that belongs to the test split."""
+
 _TRAILING = re.compile(
     r"\s*(?:"
     r"(?:please )?(?:let's )?(?:reason|think) step by step,? and (?:put|output) (?:your |the )?final answer "
@@ -20,7 +23,7 @@ _LEADING = re.compile(
     r"is the answer to the problem\.\s*",
     re.IGNORECASE,
 )
-_OPERATORS = re.compile(r"[^-+*/^<>=!%|]+")
+_SIGNED = re.compile(r"[^\W_]|[-+*/^<>=!%|]|(?<=\d)[.,](?=\d)")
 
 
 def strip_instructions(question: str) -> str:
@@ -33,20 +36,24 @@ def strip_instructions(question: str) -> str:
     return stripped or question
 
 
-def exact_key(question: str) -> bytes:
-    """Equal for questions that differ in case and white space alone. For deduplication."""
-    return _digest(" ".join(question.lower().split()))
+def signed_key(question: str) -> bytes:
+    """Equal for questions with the same letters, digits, arithmetic signs and decimal marks, in lower case.
+
+    White space, brackets, TeX spacing and punctuation do not count; `3 + 4` and `3 * 4` stay apart. For deduplication.
+    """
+    return _digest("".join(_SIGNED.findall(question.lower())))
 
 
 def loose_key(question: str) -> bytes:
-    """Equal for questions with the same letters and digits, in lower case. For overlaps between data sets."""
+    """Equal for questions with the same letters and digits, in lower case: the usual comparison between data sets,
+    which also finds look-alikes such as `x^4 - 1` and `x^4 + 1`."""
     return _digest("".join(c for c in question.lower() if c.isalnum()))
 
 
-def operators(question: str) -> str:
-    """The arithmetic signs of a question, in order: what tells `3 + 4` from `3 * 4` under the loose key."""
-    return _OPERATORS.sub("", question)
+def is_test_question(question: str) -> bool:
+    """Whether a generated question belongs to the test split: decided by a hash of its text alone."""
+    return int.from_bytes(hashlib.sha256(question.encode()).digest()[-4:], "big") % 100 < TEST_PERCENT
 
 
 def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
