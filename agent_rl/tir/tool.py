@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+import contextlib
+from typing import Protocol
 
 from agent_rl.tir.settings import ToolSettings
 from agent_rl.types import InfrastructureError, ToolOutcome, ToolStatus
-from sandbox.schemas import ExecuteRequest, ExecuteResult, Limits
+from sandbox.client import SandboxClient, SandboxRejectedError, SandboxSession, SandboxUnavailableError
+from sandbox.schemas import ExecuteRequest, ExecuteResult, Limits, SessionRequest
 
 FINAL_ANSWER_PRELUDE = 'def final_answer(value):\n    print("\\\\boxed{" + str(value) + "}")\n'
 """Defines SimpleTIR's `final_answer` in the program's namespace; it is not part of the model's context."""
@@ -60,11 +62,11 @@ class SandboxTool:
     lost cannot be: its variables are gone, and an episode that went on would be one that no sandbox played.
     """
 
-    def __init__(self, client: Any, settings: ToolSettings, *, seed: int | None = None):
+    def __init__(self, client: SandboxClient, settings: ToolSettings, *, seed: int | None = None):
         self._client = client
         self._settings = settings
         self._seed = seed
-        self._session: Any | None = None
+        self._session: SandboxSession | None = None
 
     def _request(self, code: str) -> ExecuteRequest:
         return ExecuteRequest(
@@ -80,19 +82,17 @@ class SandboxTool:
             try:
                 async with asyncio.timeout_at(deadline):
                     result = await self._send(code, deadline - loop.time())
-            except TimeoutError:
-                raise
-            except Exception as error:
-                if not getattr(error, "retryable", False) or self._settings.session:
-                    raise InfrastructureError("sandbox", str(error), retryable=False) from error
+            except SandboxRejectedError as error:
+                raise InfrastructureError("sandbox", str(error), retryable=False) from error
+            except SandboxUnavailableError as error:
                 failure = str(error)
             else:
                 outcome = outcome_from(result, attempt)
                 if outcome.status not in _OURS:
                     return outcome
                 failure = "; ".join(result.notes) or outcome.status.value
-                if self._settings.session:
-                    break
+            if self._settings.session:
+                break
             await asyncio.sleep(min(0.1 * 2**attempt, 5.0, max(deadline - loop.time(), 0.0)))
         raise InfrastructureError("sandbox", failure)
 
@@ -100,12 +100,12 @@ class SandboxTool:
         if not self._settings.session:
             return await self._client.execute(self._request(code), deadline=seconds)
         if self._session is None:
-            self._session = await self._client.open_session(
-                limits=Limits(memory_mb=self._settings.memory_mb), deadline=seconds
-            )
+            request = SessionRequest(memory_mb=self._settings.memory_mb)
+            self._session = await self._client.session(request, deadline=seconds)
         return await self._session.execute(self._request(code), deadline=seconds)
 
     async def close(self) -> None:
         if self._session is not None:
             session, self._session = self._session, None
-            await session.close()
+            with contextlib.suppress(SandboxUnavailableError):  # the service forgets idle sessions by itself
+                await session.close()

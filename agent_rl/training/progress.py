@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -20,6 +21,10 @@ class Display:
     def say(self, text: str) -> None:
         """A line of plain text."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def error(self, text: str) -> None:
+        """A line about what went wrong, on standard error."""
+        print(f"error: {text}", file=sys.stderr)
 
     @contextmanager
     def bar(self, label: str, total: int) -> Iterator[_Bar]:

@@ -1,0 +1,94 @@
+"""What `agent-rl train` does: set up, run, end well, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+from agent_rl.config import ConfigError
+from agent_rl.engines.loading import ModelError
+from agent_rl.learner.checkpoint import CheckpointError, newest_checkpoint
+from agent_rl.rollout.run import TooManyFailures
+from agent_rl.tir.formats import TemplateError
+from agent_rl.training.loop import Interrupted, Trainer
+from agent_rl.training.parts import build, isolation_of, shape_and_data
+from agent_rl.training.plan import batch_sentence, make_plan, recipe_sentence
+from agent_rl.training.progress import Display
+from agent_rl.training.run_dir import RunDir
+from agent_rl.training.settings import RunConfig
+from agent_rl.training.summary import closing_lines
+from agent_rl.training.trackers import trackers
+from agent_rl.types import InfrastructureError
+from sandbox.client import SandboxClientError
+
+DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+PLAIN = (
+    ConfigError,
+    TemplateError,
+    ModelError,
+    CheckpointError,
+    TooManyFailures,
+    InfrastructureError,
+    SandboxClientError,
+)
+"""Errors whose message says all that a user needs; others keep their traceback."""
+
+
+def dry_run(config: RunConfig, display: Display | None = None) -> int:
+    """Print the plan; exit status 2 if the run cannot work."""
+    display = display or Display()
+    try:
+        shape, problems = shape_and_data(config)
+        plan = make_plan(config, shape, problems, asyncio.run(isolation_of(config.sandbox)))
+    except PLAIN as error:
+        display.error(str(error))
+        return REFUSED
+    for line in plan.lines:
+        display.say(line)
+    for reason in plan.refusals:
+        display.error(reason)
+    return REFUSED if plan.refusals else DONE
+
+
+def train(config: RunConfig, run: RunDir | None = None, display: Display | None = None) -> int:
+    """Train, or go on with `run`; the exit status."""
+    display = display or Display()
+    display.say(batch_sentence(config))
+    display.say(recipe_sentence(config))
+    try:
+        return asyncio.run(_train(config, run, display))
+    except PLAIN as error:
+        display.error(str(error))
+        return FAILED
+
+
+async def _train(config: RunConfig, run: RunDir | None, display: Display) -> int:
+    started = time.monotonic()
+    async with build(config, display.say) as parts:
+        found = newest_checkpoint(run.checkpoints, say=display.say) if run is not None else None
+        run = run or RunDir.create(config)
+        step = None if found is None else found.step
+        trainer = Trainer(config, run, parts, display, trackers(config.trackers, run.path, resumed_after=step))
+        display.say(f"run: {run.path}")
+        if found is not None:
+            await trainer.resume(parts.learner.restore(found))
+            display.say(f"going on after step {trainer.step}")
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, trainer.interrupt)
+        try:
+            await trainer.train()
+        except Interrupted:
+            display.say(f"stopped after step {trainer.step}; go on with: agent-rl train --resume {run.path}")
+            return INTERRUPTED
+        finally:
+            for name in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(name)
+            for tracker in trainer.trackers:
+                tracker.close()
+        report = str(run.path / "report.html")
+        seconds = time.monotonic() - started
+        for line in closing_lines(run.metrics(), seconds=seconds, report=report, run=str(run.path)):
+            display.say(line)
+    return DONE

@@ -1,0 +1,253 @@
+"""The training loop: roll out, judge, learn, hand the weights over; one step at a time, resumable after each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from agent_rl.algorithms.settings import resolve
+from agent_rl.config import dump
+from agent_rl.engines.base import Sampling
+from agent_rl.learner.batch import batch_from
+from agent_rl.learner.checkpoint import save_checkpoint
+from agent_rl.records.recorder import TrajectoryRecorder
+from agent_rl.records.report import write_report
+from agent_rl.rollout.run import Clocks
+from agent_rl.tasks.stream import ProblemStream
+from agent_rl.tir.episode import stream_seed
+from agent_rl.training.batch import assign_advantages, trained_pairs
+from agent_rl.training.evaluate import measure
+from agent_rl.training.metrics import rollout_metrics
+from agent_rl.training.parts import Parts
+from agent_rl.training.plan import batch_sentence, recipe_sentence
+from agent_rl.training.progress import Display
+from agent_rl.training.run_dir import RunDir
+from agent_rl.training.settings import RunConfig
+from agent_rl.training.trackers import Tracker
+from agent_rl.types import Group, Trajectory
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; everything up to the last finished step is saved."""
+
+
+@dataclass
+class Trainer:
+    """The state of a run: how far it is, and the parts it works with."""
+
+    config: RunConfig
+    run: RunDir
+    parts: Parts
+    display: Display
+    trackers: list[Tracker] = field(default_factory=list)
+    step: int = 0
+    """Finished steps; also the version of the weights."""
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self._recipe = resolve(config.method)
+        self._stream = ProblemStream(self.parts.data.train, config.problems_per_step, config.seed)
+        self._position = self._stream.state()
+        self._recorder = TrajectoryRecorder(self.run.trajectories)
+        self._saved_at: int | None = None
+        self._seconds: list[float] = []
+        self._stopping = False
+        self._cancellable: asyncio.Task[Any] | None = None
+        self.started = time.monotonic()
+        self.tokens = 0
+
+    def progress(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the learner: position in the data, counters, fingerprints."""
+        return {
+            "step": self.step,
+            "stream": self._position,
+            "data_fingerprint": self.parts.data.train.fingerprint,
+        }
+
+    async def resume(self, progress: dict[str, Any]) -> None:
+        """Go on where a checkpoint was taken; the learner's own state is already restored."""
+        self.step = self._saved_at = progress["step"]
+        self._stream.restore(progress["stream"])
+        self._position = self._stream.state()
+        self.run.truncate_metrics(self.step)
+        self._recorder.drop_after(self.step)
+        await self._hand_over_weights()
+
+    def interrupt(self) -> None:
+        """Stop at the next safe place: rollouts are cancelled, an update is finished. Called on Ctrl-C."""
+        self._stopping = True
+        if self._cancellable is not None:
+            self._cancellable.cancel()
+
+    async def train(self) -> None:
+        """Run all steps that are left.
+
+        Raises:
+            Interrupted: `interrupt` was called; a checkpoint of the last finished step is there.
+        """
+        try:
+            if self.step == 0:
+                await self._evaluate()
+            self.display.header()
+            while self.step < self.config.steps:
+                await self._one_step()
+        finally:
+            if self.step > 0:
+                self._checkpoint()
+            self._report()
+
+    async def _one_step(self) -> None:
+        start = time.monotonic()
+        clocks = Clocks()
+        groups = await self._until_interrupted(self._roll_out(clocks))
+        rolled_out = time.monotonic()
+        assign_advantages(groups, self._recipe.advantage, void_filter=self.config.void_filter)
+        row = rollout_metrics(groups)
+        row |= await self._learn(groups)
+        learnt = time.monotonic()
+        self.step += 1
+        await self._hand_over_weights()
+        self._position = self._stream.state()
+        self._recorder.append(f"train-{self.step:06}", [t for group in groups for t in group], step=self.step)
+        seconds = time.monotonic() - start
+        sampled = sum(t.sampled_tokens for group in groups for t in group)
+        self.tokens += sampled
+        row |= {
+            "time/step": seconds,
+            "time/rollout": rolled_out - start,
+            "time/generation": clocks.generation.seconds,
+            "time/tools": clocks.tools.seconds,
+            "time/verdicts": clocks.verdicts.seconds,
+            "time/update": learnt - rolled_out,
+            "time/tokens_per_second": sampled / max(clocks.generation.seconds, 1e-9),
+        }
+        self._log(row)
+        self._seconds.append(seconds)
+        left = (self.config.steps - self.step) * median(self._seconds)
+        self.display.step(self.step, self.config.steps, row, left)
+        await self._evaluate()
+        every = self.config.learner.checkpoint.every
+        if every and self.step % every == 0:
+            self._checkpoint()
+        if self._stopping:
+            raise Interrupted
+
+    async def _roll_out(self, clocks: Clocks) -> list[Group]:
+        """One batch of groups; dead ones are replaced by fresh problems as often as the settings allow."""
+        groups: list[Group] = []
+        dead: list[Group] = []
+        for attempt in range(self.config.refill_rounds + 1):
+            wanted = self.config.problems_per_step - len(groups)
+            problems = self._stream.next_batch()[:wanted]
+            fresh = await self._groups(problems, f"{self.config.seed}/{self.step + 1}/{attempt}", clocks)
+            assign_advantages(fresh, self._recipe.advantage, void_filter=self.config.void_filter)
+            groups += [group for group in fresh if not group.dead]
+            dead += [group for group in fresh if group.dead]
+            if len(groups) == self.config.problems_per_step:
+                break
+        return groups + dead
+
+    async def _groups(self, problems: list[Any], stream: str, clocks: Clocks) -> list[Group]:
+        samples = self.config.samples_per_problem
+        with self.display.bar(f"step {self.step + 1}", len(problems) * samples) as bar:
+            return await self.parts.rollout.groups(
+                problems,
+                samples,
+                sampling=Sampling(temperature=self.config.temperature),
+                stream=stream,
+                clocks=clocks,
+                on_finish=lambda trajectory: bar.advance(),
+            )
+
+    async def _learn(self, groups: list[Group]) -> dict[str, float]:
+        """The updates of one batch, in a thread so that the loop stays awake."""
+        pairs = trained_pairs(groups, void_filter=self.config.void_filter)
+        values = {"learner/trajectories": float(len(pairs))}
+        seed = stream_seed(str(self.config.seed), "minibatches", self.step + 1, 0)
+        batch = batch_from(pairs)
+        report = await asyncio.to_thread(self.parts.learner.train_on, batch, seed=seed)
+        return values | report.metrics()
+
+    async def _hand_over_weights(self) -> None:
+        await self.parts.engine.load_weights(self.parts.learner.full_state(), self.step)
+
+    async def _evaluate(self) -> None:
+        """Measure every held-out set that is due, and log one row."""
+        row: dict[str, float] = {}
+        start = time.monotonic()
+        for held_out in self.parts.data.held_out:
+            if not held_out.is_due(self.step, self.config.steps):
+                continue
+            with self.display.bar(f"measuring {held_out.name}", held_out.attempts) as bar:
+
+                def advance(trajectory: Trajectory, bar: Any = bar) -> None:
+                    bar.advance()
+
+                values, trajectories = await self._until_interrupted(
+                    measure(
+                        held_out,
+                        self.parts.rollout,
+                        temperature=self.config.temperature,
+                        seed=self.config.seed,
+                        on_finish=advance,
+                    )
+                )
+            row |= values
+            kept = trajectories[:: max(len(trajectories) // max(held_out.settings.record, 1), 1)]
+            self._recorder.append(
+                f"{held_out.name}-{self.step:06}", kept[: held_out.settings.record], step=self.step
+            )
+        if row:
+            row["time/evaluation"] = time.monotonic() - start
+            self._log(row)
+            self.display.evaluation(self.step, row)
+
+    async def _until_interrupted(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run cancellable work; Interrupted if it was cancelled because the run is to stop."""
+        if self._stopping:
+            work.close()
+            raise Interrupted
+        self._cancellable = asyncio.create_task(work)
+        try:
+            return await self._cancellable
+        except asyncio.CancelledError:
+            if self._stopping:
+                raise Interrupted from None
+            raise
+        finally:
+            self._cancellable.cancel()
+            self._cancellable = None
+
+    def _log(self, row: dict[str, float]) -> None:
+        self.run.append_metrics({"step": self.step, **row})
+        for tracker in self.trackers:
+            tracker.log(self.step, row)
+
+    def _report(self) -> None:
+        """Write `report.html` of what there is so far."""
+        write_report(
+            self.run.path / "report.html",
+            name=self.run.path.name,
+            subtitle=f"{batch_sentence(self.config)}; {recipe_sentence(self.config)}; {self.parts.sandbox}",
+            metrics=self.run.metrics(),
+            trajectories=self.run.trajectories,
+            piece=self.parts.piece,
+            config=dump(self.config),
+        )
+
+    def _checkpoint(self) -> None:
+        if self._saved_at == self.step:
+            return
+        save_checkpoint(
+            self.run.checkpoints,
+            self.step,
+            learner=self.parts.learner,
+            tokenizer=self.parts.tokenizer,
+            progress=self.progress(),
+            settings=self.config.learner.checkpoint,
+        )
+        self._saved_at = self.step
