@@ -31,18 +31,21 @@ _FRAC_SHORT = re.compile(r"\\frac\s*(?:\{\s*(\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\
 _MIXED_FRAC = re.compile(r"(\d+)\s*\\frac\s*(?:\{\s*(\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))$")
 _MIXED_SLASH = re.compile(r"(\d+)(?:\s+|\s*-\s*|\s+and\s+)(\d+)\s*/\s*(\d+)$")
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{\s*(\d+)\s*\}$")
-_BASE = re.compile(r"([0-9A-Za-z]+)\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d))$")
+_BASE = re.compile(r"([0-9A-Za-z]+)(?:\.([0-9A-Za-z]+))?\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d))$")
 _TIMES = re.compile(rf"({_D})\s*(?:\\times|\*)\s*(\d+)$")
 _SIGN = re.compile(r"([-+])\s*")
 _CURRENCY = re.compile(r"([$€£₹¥])\s*")
 _PERCENT = re.compile(r"\s*(?:%|\\text\{\s*(?:percent|pct)\s*\}|percent(?:age)?|pct)$", re.IGNORECASE)
 _SCALE = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _UNIT = re.compile(
-    r"(?<=[\d})!%.\s$€])\s*((?:\\text\s*\{[^{}]*\}|[$€£₹¥¢°/]|\\cdot|(?<![A-Za-z\\])[A-Za-z]+\.?|\s"
+    r"(?:(?<=[\d})!%.\s$€])|(?=\\text))\s*((?:\\text\s*\{[^{}]*\}|[$€£₹¥¢°/]|\\cdot|(?<![A-Za-z\\])[A-Za-z]+\.?|\s"
     r"|(?<=[A-Za-z}])\s*\^\s*(?:\{\s*-?[123]\s*\}|-?[123]))+)$"
 )
-_WORDS = {w: i for i, w in enumerate(
-    ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"])}  # fmt: skip
+_NUMBER_WORDS = """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+    seventeen eighteen nineteen twenty
+"""
+_WORDS = {word: value for value, word in enumerate(_NUMBER_WORDS.split())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,9 @@ def split_unit(text: str) -> tuple[str, Unit | None, bool]:
         return body, unit, False
     rest, words = body[: match.start(1)].rstrip(), match.group(1).strip()
     glued = not body[match.start(1) - 1].isspace()
-    if not rest or not words or not _is_unit_text(words, glued):
+    if not rest or not words or rest[-1] in "+-*/=^_(,<>" or not _is_unit_text(words, glued):
+        return body, unit, False
+    if len(words) == 1 and words.isalpha() and re.search(r"(?<![A-Za-z\\])[A-Za-z]", rest):
         return body, unit, False
     head, _, tail = words.partition(" ")
     if head.strip().lower() in _SCALE and "\\text" not in head:
@@ -167,9 +172,12 @@ def _unsigned(body: str) -> Number | None:
         head = Fraction(int((whole or "0") + fixed), 10 ** len(fixed))
         return Number(head + Fraction(int(cycle), 10 ** len(fixed) * (10 ** len(cycle) - 1)))
     if match := _BASE.match(body):
-        base = int(match.group(2) or match.group(3))
+        whole, decimals = match.group(1).upper(), (match.group(2) or "").upper()
+        base = int(match.group(3) or match.group(4))
         try:
-            return Number(Fraction(int(match.group(1), base)), base=base, digits=match.group(1).upper().lstrip("0"))
+            value = Fraction(int(whole + decimals, base), base ** len(decimals))
+            digits = (whole.lstrip("0") or "0") + ("." + decimals if decimals else "")
+            return Number(value, base=base, digits=digits)
         except ValueError:
             return None
     return None
@@ -202,11 +210,10 @@ def _equal_in_base(a: Number, b: Number) -> bool:
     if a.base is not None and b.base is not None:
         return a.base == b.base and a.value == b.value
     literal, plain = (a, b) if a.base is not None else (b, a)
-    return (
-        plain.value.denominator == 1
-        and literal.digits == str(abs(plain.value))
-        and ((literal.value < 0) == (plain.value < 0))
-    )
+    written, _, decimals = literal.digits.partition(".")
+    if not (written + decimals).isdigit() or (literal.value < 0) != (plain.value < 0):
+        return False
+    return Fraction(int(written + decimals), 10 ** len(decimals)) == abs(plain.value)
 
 
 def _equal_values(a: Number, b: Number, decimal_digits: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -190,22 +191,20 @@ def _fraction(node: ast.expr) -> str | None:
         return None
 
 
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
+
+
 def _last_hashes(text: str) -> Extracted | None:
-    last = None
-    for last in _HASHES.finditer(text):
-        pass
+    last = _last(_HASHES, text)
     return None if last is None else Extracted(last.group(1).strip(), "hashes", last.start(), last.end())
 
 
 def _plain(text: str) -> Extracted | None:
-    last = None
-    for last in _ANSWER_IS.finditer(text):
-        pass
+    last = _last(_ANSWER_IS, text)
     if last is not None:
         answer = re.split(r"(?<=[^\s])\.(?=\s|$)", last.group(1))[0].strip().strip("*").strip()
         if answer:
             return Extracted(answer, "plain", last.start(1), last.end(1))
-    number = None
-    for number in _NUMBER.finditer(text):
-        pass
+    number = _last(_NUMBER, text)
     return None if number is None else Extracted(number.group(), "plain", number.start(), number.end())

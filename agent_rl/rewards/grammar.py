@@ -35,11 +35,15 @@ _INVERSES = {
 }  # fmt: skip
 _SEVERAL = {"gcd": sympy.gcd, "lcm": sympy.lcm, "max": sympy.Max, "min": sympy.Min}
 _CONSTANTS = {"pi": sympy.pi, "infty": sympy.oo, "infinity": sympy.oo, "inf": sympy.oo, "oo": sympy.oo}
-_GREEK = frozenset(
-    ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Sigma", "Upsilon", "Phi", "Psi", "Omega", "ell"]
-)
+_GREEK_LIST = """
+    alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi
+    omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega ell hbar
+"""
+_GREEK = frozenset(_GREEK_LIST.split())
+_ACCENTS = frozenset(["dot", "ddot", "hat", "bar", "vec", "tilde", "overline", "widehat", "overrightarrow", "mathcal"])
 _CLOSING = {"(": ")", "[": "]", "{": "}", "\\{": "\\}", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
 _STOP = frozenset(["+", "-", ")", "]", "}", "\\}", ",", "\\rfloor", "\\rceil", "=", "&", ""])
+_AFTER_GROUP = frozenset([")", "]", "}", "!"])
 _TIMES = frozenset(["*", "\\cdot", "\\times"])
 
 
@@ -159,7 +163,7 @@ class _Parser:
 
     def factor(self, first: bool = False) -> sympy.Expr:
         """A power with its factorials. A number right behind another factor is not a product."""
-        if not first and self.peek()[:1].isdigit():
+        if not first and self.peek()[:1].isdigit() and self.peek(-1) not in _AFTER_GROUP:
             self.fail(f"{self.peek()!r} cannot stand beside what comes before it")
         return self.powers(self.primary())
 
@@ -258,11 +262,18 @@ class _Parser:
         if self.peek() != "{":
             return self.take()
         self.take("{")
-        parts = []
-        while self.peek() not in ("}", ""):
-            parts.append(self.take())
-        self.take("}")
-        return "".join(parts)
+        return "".join(self.group())
+
+    def group(self) -> list[str]:
+        """The tokens up to the brace that closes a group, nested ones included."""
+        parts: list[str] = []
+        level = 1
+        while True:
+            token = self.take()
+            level += (token == "{") - (token == "}")
+            if level == 0:
+                return parts
+            parts.append(token)
 
     def argument(self) -> sympy.Expr:
         """An argument of a LaTeX command: a group, or a single digit, letter or command."""
@@ -278,6 +289,8 @@ class _Parser:
             return _CONSTANTS[name]
         if name in _GREEK:
             return self.symbol(name)
+        if name in _ACCENTS:
+            return self.accented(name)
         if name == "frac":
             top = self.argument()
             return _divide(top, self.argument(), self)
@@ -302,6 +315,13 @@ class _Parser:
             raise Unsupported(f"{token} is not in the grammar")
         self.at -= 1
         self.fail(f"{token!r} is not expected")
+
+    def accented(self, name: str) -> sympy.Expr:
+        """A letter or name under an accent is a symbol of its own."""
+        letters = self.group() if self.peek() == "{" and self.take() else [self.take()]
+        if not all(token.isalpha() or token.lstrip("\\") in _GREEK for token in letters):
+            self.fail(f"an accent {name!r} over something that is no name")
+        return self.symbol(f"{name}_{''.join(letters)}")
 
     def root(self) -> sympy.Expr:
         degree = sympy.Integer(2)

@@ -50,9 +50,10 @@ _SYNONYMS = {
 }  # fmt: skip
 _COMMAND = re.compile(r"\\([A-Za-z]+)(\s*)")
 _DEGREE = re.compile(r"\^\s*(?:\{\s*(?:\\circ|°)\s*\}|\\circ(?![A-Za-z]))")
-_FUNCTIONS = frozenset(
-    ["sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln", "lg", "exp", "gcd", "lcm", "max", "min", "det"]
-)
+_FUNCTIONS_LIST = """
+    sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp gcd lcm
+"""
+_FUNCTIONS = frozenset(_FUNCTIONS_LIST.split())
 _SUPERS = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 _SUBS = re.compile(r"[₀₁₂₃₄₅₆₇₈₉]+")
 _ORDINAL = re.compile(
@@ -67,7 +68,7 @@ def _text(match: re.Match[str]) -> str:
         return f" {bare} " if bare.isalpha() else bare
     if bare in _FUNCTIONS:
         return f"\\{bare} "
-    if re.fullmatch(r"[-+]?[\d.,/]+%?", bare):
+    if re.fullmatch(r"[-+]?[\d.,/]+%?|[0-9A-F]*\d[0-9A-F]*", bare):
         return bare
     return f"\\text{{{bare}}}" if bare else " "
 
@@ -131,6 +132,8 @@ def normalise(text: str) -> str:
         text = _COMMAND.sub(_command, text)
     else:
         text = _DIGIT_GAP.sub("", text)
+    if text.count("$") >= 2 and not re.search(r"\$\s*[\d.]", text):
+        text = text.replace("$", " ")  # delimiters in the middle; money stands before a digit
     text = _ORDINAL.sub("", " ".join(text.split()))
     return _strip_punctuation(text)
 

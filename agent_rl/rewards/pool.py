@@ -62,7 +62,7 @@ class _Worker:
 
     def __init__(self, settings: VerifierSettings):
         self.jobs = 0
-        self.stderr: IO[bytes] = tempfile.TemporaryFile()
+        self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `end`)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p) or "."}
         environment.setdefault("OMP_NUM_THREADS", "1")
         self.process = subprocess.Popen(

@@ -113,9 +113,12 @@ _MATRIX = re.compile(
 _AND = re.compile(r"\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\lor|\\land")
 _WORD = re.compile(r"\\text\{([^{}]*)\}|(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z])")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
-_MATH_WORDS = frozenset(
-    ["sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "log", "ln", "exp", "sqrt", "pi", "abs", "gcd", "lcm", "max", "min", "floor", "ceil", "ceiling", "factorial", "binomial", "binom", "inf", "infinity", "oo", "theta", "alpha", "beta", "gamma", "delta", "lambda", "phi", "omega", "mod", "frac", "cdot", "times"]
-)
+_MATH_WORDS_LIST = """
+    sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh log ln exp sqrt pi abs gcd lcm
+    max min floor ceil ceiling factorial binomial binom inf infinity oo theta alpha beta gamma delta lambda
+    phi omega mod frac cdot times
+"""
+_MATH_WORDS = frozenset(_MATH_WORDS_LIST.split())
 _ALL_REALS = frozenset({"allreals", "allrealnumbers", "realnumbers", "allrealx", "therealnumbers"})
 _NOTHING = frozenset({"nosolution", "nosolutions", "norealsolution", "norealsolutions", "emptyset"})
 _LEAD = re.compile(
@@ -297,6 +300,8 @@ def _words(text: str) -> Words | None:
     plain = re.sub(r"\\text\{([^{}]*)\}", lambda m: f" {m.group(1)} ", text)
     if choice := re.fullmatch(r"\s*(?:option|choice)?\s*\(\s*([A-Za-z])\s*\)\s*", plain, re.IGNORECASE):
         return Words(choice.group(1).upper())
+    if re.fullmatch(r"\s*\d{1,2}(?::\d{2})?\s*[ap]\.?\s*m\.?\s*", plain, re.IGNORECASE):
+        return Words(plain)
     if "\\text{" in text and not re.search(r"[\\=<>+*/^{}]", plain):
         if not re.match(r"\s*[-+$]?[\d.]", plain):
             return Words(plain)

@@ -62,7 +62,10 @@ _add("power", 1, "w watt")
 _add("frequency", 1, "hz hertz")
 _add("temperature-k", 1, "k kelvin")
 
-_SHORT_BARE = frozenset(["cm", "mm", "km", "kg", "mg", "ml", "ft", "in", "yd", "lb", "oz", "min", "hr", "mph", "kmh", "kph", "rs", "usd", "sec"])
+_SHORT_BARE_LIST = """
+    cm mm km kg mg ml ft in yd lb oz min hr mph kmh kph rs usd sec
+"""
+_SHORT_BARE = frozenset(_SHORT_BARE_LIST.split())
 """Unit symbols that are read as units without `\\text{}` around them even when glued to the number."""
 
 _WORD_JOIN = re.compile(r"\\text\{([^{}]*)\}|\\(?:cdot|times)|[{}~]")

@@ -128,15 +128,15 @@ class Verifier:
             )
         if answer is None:
             return Judgement("wrong", "no answer")
-        if not answer.strip():
-            return Judgement("wrong", "the answer is empty")
         limit = self.settings.max_answer_chars
-        if len(answer) > limit:
-            return Judgement("undecided", f"size: {len(answer)} characters, more than max_answer_chars = {limit}")
         if not gold.strip():
             return Judgement("undecided", "gold unreadable: empty")
         if len(gold) > limit:
             return Judgement("undecided", f"gold unreadable: {len(gold)} characters, more than {limit}")
+        if not answer.strip():
+            return Judgement("wrong", "the answer is empty")
+        if len(answer) > limit:
+            return Judgement("undecided", f"size: {len(answer)} characters, more than max_answer_chars = {limit}")
         return judge_fast(answer, gold, kind, self._options)
 
     def _message(self, answer: str, gold: str, kind: str) -> Mapping[str, Any]:
