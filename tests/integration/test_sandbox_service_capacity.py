@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 
 import pytest
@@ -109,7 +110,7 @@ async def test_failing_starts_back_off_and_callers_are_told() -> None:
         assert waited.status_code == 503 and waited.json()["error"]["retryable"]
         await eventually(lambda: len(served.service.pool.free) == 1)
         times = backend.start_times[before:]
-        pauses = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
         assert len(times) == 5
         assert pauses[2] > pauses[0]
         assert (await _run(served, "say x")).status_code == 200
