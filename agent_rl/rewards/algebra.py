@@ -13,6 +13,7 @@ import zlib
 from fractions import Fraction
 from functools import lru_cache
 
+import mpmath
 import sympy
 from sympy.core.relational import Relational
 
@@ -33,9 +34,12 @@ from agent_rl.rewards.structure import (
 )
 
 DIGITS = 60
-TOLERANCE = sympy.Float("1e-45", 10)
+_BITS = 220
+NEAR_ZERO = mpmath.mpf("1e-25")
+ZERO = mpmath.mpf("1e-60")
+TOLERANCE = mpmath.mpf("1e-45")
 POINT_DIGITS = 40
-POINT_TOLERANCE = sympy.Float("1e-28", 10)
+POINT_TOLERANCE = mpmath.mpf("1e-28")
 POINTS = 12
 ENOUGH_POINTS = 3
 MAX_SYMBOLS = 12
@@ -167,20 +171,31 @@ def equal_expressions(a: sympy.Expr, b: sympy.Expr) -> bool:
 def _equal_constants(a: sympy.Expr, b: sympy.Expr) -> bool:
     if a.is_infinite or b.is_infinite:
         return False
-    left, right = a.evalf(DIGITS, maxn=400), b.evalf(DIGITS, maxn=400)
-    if not (_is_value(left) and _is_value(right)):
+    left, right = _number(a.evalf(DIGITS, maxn=400)), _number(b.evalf(DIGITS, maxn=400))
+    if left is None or right is None:
         raise CannotDecide("a value could not be computed")
-    size = sympy.Max(sympy.Abs(left), sympy.Abs(right))
-    if size < sympy.Float("1e-60"):
+    size = max(abs(left), abs(right))
+    if size < ZERO and (a.is_zero or b.is_zero or _lost(a) or _lost(b)):
         difference = sympy.simplify(a - b)
         if difference.is_zero is None:
             raise CannotDecide("two values too close to zero to be told apart")
         return bool(difference.is_zero)
-    return bool(sympy.Abs(left - right) <= TOLERANCE * size)
+    return bool(abs(left - right) <= TOLERANCE * size)
 
 
-def _is_value(value: sympy.Expr) -> bool:
-    return bool(value.is_number and value.is_finite and not value.has(sympy.nan, sympy.zoo, sympy.oo))
+def _lost(value: sympy.Expr) -> bool:
+    """Whether cancellation left nothing of the precision that was asked for."""
+    return any(part._prec < DIGITS for part in value.evalf(DIGITS, maxn=400).atoms(sympy.Float))
+
+
+def _number(value: sympy.Expr) -> mpmath.mpc | None:
+    """A finite complex number, or None."""
+    if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo):
+        return None
+    with mpmath.workdps(DIGITS):
+        real, imaginary = (part._to_mpmath(_BITS) for part in value.as_real_imag())
+        number = mpmath.mpc(real, imaginary)
+    return number if mpmath.isfinite(number) else None
 
 
 def _points(a: sympy.Expr, b: sympy.Expr, symbols: list[sympy.Symbol]) -> list[dict[sympy.Symbol, sympy.Rational]]:
@@ -194,9 +209,8 @@ def _points(a: sympy.Expr, b: sympy.Expr, symbols: list[sympy.Symbol]) -> list[d
     return points
 
 
-def _value_at(value: sympy.Expr, point: dict[sympy.Symbol, sympy.Rational]) -> sympy.Expr | None:
-    result = value.evalf(POINT_DIGITS, subs=point) if value.free_symbols else value.evalf(POINT_DIGITS)
-    return result if _is_value(result) else None
+def _value_at(value: sympy.Expr, point: dict[sympy.Symbol, sympy.Rational]) -> mpmath.mpc | None:
+    return _number(value.evalf(POINT_DIGITS, subs=point) if value.free_symbols else value.evalf(POINT_DIGITS))
 
 
 def _equal_at_points(a: sympy.Expr, b: sympy.Expr, symbols: list[sympy.Symbol]) -> bool:
@@ -206,12 +220,12 @@ def _equal_at_points(a: sympy.Expr, b: sympy.Expr, symbols: list[sympy.Symbol]) 
         left, right = _value_at(a, point), _value_at(b, point)
         if left is None or right is None:
             continue
-        size = sympy.Max(sympy.Abs(left), sympy.Abs(right))
-        if size < sympy.Float("1e-25"):
+        size = max(abs(left), abs(right))
+        if size < NEAR_ZERO:
             continue  # too near to a common zero to tell
         if not complex_allowed and not (_is_real(left, size) and _is_real(right, size)):
             continue  # outside the real domain of one of them, such as the logarithm of a negative number
-        if sympy.Abs(left - right) > POINT_TOLERANCE * size:
+        if abs(left - right) > POINT_TOLERANCE * size:
             return False
         agreed += 1
     if agreed >= ENOUGH_POINTS:
@@ -222,17 +236,17 @@ def _equal_at_points(a: sympy.Expr, b: sympy.Expr, symbols: list[sympy.Symbol]) 
     return bool(difference.is_zero)
 
 
-def _is_real(value: sympy.Expr, size: sympy.Expr) -> bool:
-    return bool(sympy.Abs(sympy.im(value)) <= POINT_TOLERANCE * size)
+def _is_real(value: mpmath.mpc, size: mpmath.mpf) -> bool:
+    return bool(abs(value.imag) <= POINT_TOLERANCE * size)
 
 
 def _constant_ratio(a: sympy.Expr, b: sympy.Expr, positive: bool) -> bool:
     symbols = sorted(a.free_symbols | b.free_symbols, key=lambda symbol: symbol.name)
-    ratio: sympy.Expr | None = None
+    ratio: mpmath.mpc | None = None
     agreed = 0
     for point in _points(a, b, symbols):
         left, right = _value_at(a, point), _value_at(b, point)
-        if left is None or right is None or min(abs(left), abs(right)) < sympy.Float("1e-20"):
+        if left is None or right is None or min(abs(left), abs(right)) < NEAR_ZERO:
             continue
         current = left / right
         if ratio is not None and abs(current - ratio) > POINT_TOLERANCE * abs(ratio):
@@ -240,7 +254,7 @@ def _constant_ratio(a: sympy.Expr, b: sympy.Expr, positive: bool) -> bool:
         ratio, agreed = current, agreed + 1
     if agreed < ENOUGH_POINTS or ratio is None:
         raise CannotDecide("too few points where both relations have a value")
-    return not positive or bool(ratio > 0)
+    return not positive or bool(ratio.real > 0)
 
 
 def _directed(relation: Relation) -> tuple[sympy.Expr, str]:

@@ -100,6 +100,8 @@ class Comparison:
                 return False
             scale = b.unit.factor / a.unit.factor
         algebra = self._need()
+        if (angle := _in_radians(a, b)) or (angle := _in_radians(b, a)):
+            return self._need().equal(*angle, Fraction(1))
         if a.percent == b.percent:
             return algebra.equal(a, b, scale)
         in_hundredths = Fraction(100) if a.percent else Fraction(1, 100)
@@ -255,6 +257,14 @@ def assigned(node: Node) -> tuple[str | None, Node]:
 def is_order(relation: Relation) -> bool:
     """Whether the relation consists of inequalities."""
     return all(op in _ORDER for op in relation.ops)
+
+
+def _in_radians(degrees: Scalar, other: Scalar) -> tuple[Scalar, Scalar] | None:
+    """Degrees against a multiple of pi without a unit: both in radians."""
+    if other.unit is None and "\\pi" in other.text and degrees.unit and degrees.unit.words == "°":
+        text = degrees.text if degrees.number is None else str(degrees.number.value)
+        return Scalar(f"({text})\\cdot\\frac{{\\pi}}{{180}}"), other
+    return None
 
 
 def _plain(node: Node) -> Node:

@@ -78,6 +78,8 @@ def split_unit(text: str) -> tuple[str, Unit | None, bool]:
         return body, unit, False
     rest, words = body[: match.start(1)].rstrip(), match.group(1).strip()
     glued = not body[match.start(1) - 1].isspace()
+    if words == "°" and re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", rest):
+        return body, unit, False  # the degrees belong to the function's argument
     if not rest or not words or rest[-1] in "+-*/=^_(,<>" or not _is_unit_text(words, glued):
         return body, unit, False
     if len(words) == 1 and words.isalpha() and re.search(r"(?<![A-Za-z\\])[A-Za-z]", rest):
@@ -130,7 +132,7 @@ def _signed(body: str) -> Number | None:
         if body[:1] in "+-":
             return None
     body = body.strip()
-    if body.startswith("(") and body.endswith(")") and body.count("(") == 1:
+    if body.startswith("(") and body.endswith(")") and body.count("(") == 1 and "," not in body:
         inner = _signed(body[1:-1].strip())
         number = inner
     elif body.startswith("{") and body.endswith("}") and body.count("{") == 1:

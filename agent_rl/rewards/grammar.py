@@ -43,7 +43,7 @@ _GREEK = frozenset(_GREEK_LIST.split())
 _ACCENTS = frozenset(["dot", "ddot", "hat", "bar", "vec", "tilde", "overline", "widehat", "overrightarrow", "mathcal"])
 _CLOSING = {"(": ")", "[": "]", "{": "}", "\\{": "\\}", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
 _STOP = frozenset(["+", "-", ")", "]", "}", "\\}", ",", "\\rfloor", "\\rceil", "=", "&", ""])
-_AFTER_GROUP = frozenset([")", "]", "}", "!"])
+_AFTER_GROUP = frozenset([")", "]", "}", "!", "\\pi"])
 _TIMES = frozenset(["*", "\\cdot", "\\times"])
 
 
@@ -431,7 +431,7 @@ def power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
             raise Unreadable("a division by zero")
         if base not in (0, 1, -1) and _bits(base) * abs(exponent) > MAX_BITS:
             raise TooLarge("a power beyond the bounds")
-    elif not exponent.free_symbols:
+    elif not exponent.free_symbols and not base.free_symbols:
         if exponent.is_Rational:
             too_large = abs(exponent) > MAX_BITS
         else:

@@ -122,7 +122,8 @@ _MATH_WORDS = frozenset(_MATH_WORDS_LIST.split())
 _ALL_REALS = frozenset({"allreals", "allrealnumbers", "realnumbers", "allrealx", "therealnumbers"})
 _NOTHING = frozenset({"nosolution", "nosolutions", "norealsolution", "norealsolutions", "emptyset"})
 _LEAD = re.compile(
-    r"(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\s*[:=]?\s+|\\approx\s*|approximately\s+|=\s*|\\text\{(?:approximately|about)\}\s*",
+    r"(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\s*[:=]?\s+|\\approx\s*|approximately\s+|=\s*"
+    r"|\\text\{(?:approximately|about|[^{}]*answer is:?)\}\s*",
     re.IGNORECASE,
 )
 
