@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from sandbox.schemas import ExecuteRequest, ExecuteResult
 
@@ -51,10 +51,15 @@ class SlotError(Exception):
 class Slot(Protocol):
     """One boundary with a warm interpreter. Not safe for concurrent use, but for `interrupt`."""
 
+    tier: Tier
     runs: int
     """Programs run so far."""
     dirty: bool
     """Must be destroyed rather than used again (out of memory, failed reset, lost contact)."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the warm interpreter is: versions, memory, packages that could not be imported."""
+        ...
 
     async def run(self, request: ExecuteRequest) -> ExecuteResult:
         """Run one program in a fresh fork, then reset the slot. Raises SlotError."""
@@ -94,6 +99,9 @@ class Backend(Protocol):
         """Try it: start a slot and let canary programs attack it."""
         ...
 
-    async def start_slot(self) -> Slot:
-        """Start one boundary with a warm zygote inside. Raises SlotError."""
+    async def start_slot(self, *, bare: bool = False) -> Slot:
+        """Start one boundary with a warm zygote inside (`bare`: without packages, for the canaries).
+
+        Raises SlotError.
+        """
         ...

@@ -1,0 +1,48 @@
+"""What a slot's supervisor is told when it starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from sandbox.backends.cgroup import CgroupFiles
+from sandbox.backends.interpreter import environment, zygote_command
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts")
+WARM_S = 50.0
+
+
+def slot_config(
+    packages: Sequence[str],
+    *,
+    workdir: str,
+    temporary: str,
+    writable: Sequence[str],
+    readable: Sequence[str],
+    namespaces: bool,
+    group: CgroupFiles | None,
+    landlock: bool = True,
+    seccomp: bool = True,
+) -> str:
+    """The supervisor's configuration as JSON.
+
+    `writable` directories are emptied between runs (as tmpfs mounted anew if `namespaces`). `landlock` is used
+    where the kernel has it. No secret belongs in here: programs can read it.
+    """
+    return json.dumps(
+        {
+            "packages": list(dict.fromkeys(packages)),
+            "python": zygote_command(),
+            "environment": environment(workdir, temporary),
+            "workdir": workdir,
+            "writable": list(writable),
+            "readable": list(readable),
+            "devices": list(DEVICES),
+            "namespaces": namespaces,
+            "mounts": namespaces,
+            "landlock": landlock,
+            "seccomp": seccomp,
+            "cgroup": group.descriptors if group else None,
+            "warm_s": WARM_S,
+        }
+    )
