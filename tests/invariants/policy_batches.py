@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from policy_reference import Token
 from torch import Tensor
 
 from agent_rl.algorithms.divergences import TopK
-from policy_reference import Token
 
 VOCABULARY, K = 7, 3
 RUBBISH = (float("nan"), float("inf"), float("-inf"), 1.0, -300.0, 1e30)

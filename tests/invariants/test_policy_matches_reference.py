@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_batches import Batch, random_batch
+from policy_reference import reference
 
 from agent_rl.algorithms.method import policy_loss
 from agent_rl.algorithms.presets import PRESETS
 from agent_rl.algorithms.settings import MethodSettings, resolve
-from policy_batches import Batch, random_batch
-from policy_reference import reference
 
 SPANS = st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), min_size=1, max_size=6), min_size=1, max_size=5)
 EACH = settings(max_examples=15, deadline=None)
