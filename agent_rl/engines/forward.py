@@ -39,6 +39,7 @@ def probe_layers(model: Any) -> list[LayerShape]:
     with torch.no_grad():
         model(
             input_ids=torch.zeros((1, 1), dtype=torch.long, device=device),
+            position_ids=torch.zeros((1, 1), dtype=torch.long, device=device),
             use_cache=True,
             **{cache_keyword(model): cache},
         )

@@ -59,6 +59,9 @@ class Scheduler:
     ):
         self.mailbox = Mailbox()
         self.version = version
+        self.counters = dict.fromkeys(
+            ("sampled_tokens", "prefill_tokens", "prefills", "decode_steps", "decode_rows", "preemptions"), 0
+        )
         self.jobs: dict[str, Job] = {}
         """Unfinished jobs by trajectory, waiting and running."""
         self._runner, self._table, self._admission = runner, table, admission
@@ -78,6 +81,11 @@ class Scheduler:
         """What broke the worker, for good."""
         self._weights_fault = ""
         """Why there are no usable weights."""
+
+    @property
+    def evictions(self) -> int:
+        """Idle caches that were dropped for lack of memory."""
+        return self._table.evictions
 
     # --- commands ---
 
@@ -229,6 +237,8 @@ class Scheduler:
 
     def _prefill_batch(self, groups: list[list[Job]]) -> None:
         leaders = [group[0] for group in groups]
+        self.counters["prefills"] += 1
+        self.counters["prefill_tokens"] += sum(len(job.context) - job.cached for job in leaders)
         logits = self._runner.prefill(
             [job.slot for job in leaders],
             [job.cached for job in leaders],
@@ -255,12 +265,15 @@ class Scheduler:
                 youngest = max(running, key=lambda job: job.used)
                 self._table.drop(youngest.name)
                 self._again.append(youngest)
+                self.counters["preemptions"] += 1
             running = self._table.running
         self._table.compact(max(2, len(running) // 8))
         rows = self._table.leading()
         running = [job for job in rows if job is not None and job.running]
         if not running:
             return
+        self.counters["decode_steps"] += 1
+        self.counters["decode_rows"] += len(rows)
         # An idle row is fed token 0 behind its end, where nothing reads it and its next token overwrites it.
         logits = self._runner.decode(
             [job.context[-1] if job is not None and job.running else 0 for job in rows],
@@ -283,6 +296,7 @@ class Scheduler:
         tokens, chances = both[0].long().tolist(), both[1].tolist()
         if not math.isfinite(sum(chances)):
             jobs, tokens, chances = self._drop_non_finite(jobs, tokens, chances)
+        self.counters["sampled_tokens"] += len(jobs)
         kinds, text = self._kinds, self._text
         for job, token, chance in zip(jobs, tokens, chances, strict=True):
             job.cached = len(job.context)

@@ -86,6 +86,13 @@ class TransformersEngine:
     def weight_version(self) -> int:
         return self._scheduler.version
 
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was done since the start: sampled_tokens, prefill_tokens (computed anew, padding left out), prefills,
+        decode_steps, decode_rows (over all steps, idle rows included), evictions of idle caches, preemptions of
+        running rows for lack of memory."""
+        return {**self._scheduler.counters, "evictions": self._scheduler.evictions}
+
     async def start(self) -> None:
         if self._closed:
             raise InfrastructureError("engine", "the engine was closed", retryable=False)
