@@ -3,10 +3,12 @@
 A generator with a state would make a sample depend on which other trajectories share its batch. Here each
 number is a hash of the turn's seed and the token's index, so that batch composition, tool latency, eviction
 and restarts cannot change a draw. The hash is SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom
-Number Generators", OOPSLA 2014), started at the mixed seed.
+Number Generators", OOPSLA 2014), started at a BLAKE2b hash of the seed.
 """
 
 from __future__ import annotations
+
+import hashlib
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,6 @@ from numpy.typing import NDArray
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
-_MASK = 0xFFFFFFFFFFFFFFFF
 _BITS = 48
 """Bits of a draw. Few enough that `draw * total` stays below `total` in float64 for a cumulative sum."""
 
@@ -27,12 +28,7 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def stream_start(seed: int) -> int:
     """First state of the stream that `seed` (any integer) names: an unsigned 64-bit number."""
-    # Seeds beyond 64 bits are folded, so that a wide hash may be used as a seed without losing its upper part.
-    folded, rest = seed & _MASK, abs(seed) >> 64
-    while rest:
-        folded, rest = (folded * 3 + rest) & _MASK, rest >> 64
-    with np.errstate(over="ignore"):
-        return int(_mix(np.array([folded], dtype=np.uint64) + _GOLDEN)[0])
+    return int.from_bytes(hashlib.blake2b(f"{seed:x}".encode(), digest_size=8).digest(), "little")
 
 
 def uniform(starts: NDArray[np.uint64], index: NDArray[np.uint64]) -> NDArray[np.float64]:
