@@ -40,8 +40,9 @@ def aggregate(per_token_loss: Tensor, mask: Tensor, segments: Tensor, mode: str,
     trajectory's sum by `counts.horizon`). Denominators are at least 1, so an empty batch gives 0.
     Raises ValueError for an unknown mode or a horizon that is not positive.
     """
-    keep = mask.bool()
-    loss = torch.where(keep, per_token_loss, torch.zeros_like(per_token_loss))
+    # Model tokens are taken out first, so that neither values nor the order of summation depend on the others.
+    positions = mask.bool().nonzero().squeeze(1)
+    loss = per_token_loss.index_select(0, positions)
     if mode == "token_mean":
         return loss.sum() / max(counts.tokens, 1.0)
     if mode == "seq_mean_token_sum_norm":
@@ -52,7 +53,6 @@ def aggregate(per_token_loss: Tensor, mask: Tensor, segments: Tensor, mode: str,
         return loss.sum() / counts.horizon / max(counts.sequences, 1.0)
     if mode != "seq_mean_token_mean":
         raise ValueError(f"mode={mode!r}; expected seq_mean_token_mean, token_mean or seq_mean_token_sum_norm")
-    # Masked positions may hold any trajectory index, so they are sent to bin 0 before lengths are taken.
-    owner = torch.where(keep, segments, torch.zeros_like(segments)).long()
-    length = torch.bincount(owner, weights=keep.to(torch.float64)).clamp(min=1.0)
-    return (loss / length.to(loss.dtype)[owner]).sum() / max(counts.sequences, 1.0)
+    owner = segments.index_select(0, positions).long()
+    length = torch.bincount(owner).clamp(min=1).to(loss.dtype)
+    return (loss / length[owner]).sum() / max(counts.sequences, 1.0)

@@ -64,12 +64,18 @@ class ModelTokens:
 
     def prefix_sum(self, values: Tensor) -> Tensor:
         """[M] sum over the trajectory's model tokens up to and including this one; in the dtype of `values`."""
-        if self.count == 0:
-            return values
+        return (self._sum_before(values) + values.double()).to(values.dtype)
+
+    def prefix_sum_before(self, values: Tensor) -> Tensor:
+        """[M] sum over the trajectory's earlier model tokens, exactly 0 at its first one."""
+        return self._sum_before(values).to(values.dtype)
+
+    def _sum_before(self, values: Tensor) -> Tensor:
         wide = values.double()
-        running = wide.cumsum(0)
-        before = (running - wide)[self.starts]
-        return (running - before[self.segment]).to(values.dtype)
+        if self.count == 0:
+            return wide
+        before = wide.cumsum(0) - wide
+        return before - before[self.starts][self.segment]
 
     def last(self, values: Tensor) -> Tensor:
         """[S] value at each trajectory's last model token (meaningless where `counts` is 0)."""

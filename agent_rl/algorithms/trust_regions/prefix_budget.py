@@ -45,10 +45,11 @@ def gate(tokens: ModelTokens, settings: choices.PrefixBudget, topk: TopK | None)
         found = divergence(tokens, settings.divergence, settings.anchor, topk)
         weight, weight_before = position_weights(tokens, settings.w_min)
         spent = weight * found
-        spent_through = tokens.prefix_sum(spent)
+        spent_before = tokens.prefix_sum_before(spent)
+        spent_through = spent_before + spent
         budget = _budget(tokens, found, settings)
         allowance = settings.delta + budget[tokens.segment] * weight_before
-        threshold = (allowance - (spent_through - spent)).clamp(max=settings.delta)
+        threshold = (allowance - spent_before).clamp(max=settings.delta)
         outward = tokens.advantage.sign() * (tokens.logp.detach() - anchor(tokens, settings.anchor)) > 0
         closed = outward & (spent > threshold)
         if settings.soft:
