@@ -21,7 +21,7 @@ from agent_rl.tasks.stream import ProblemStream
 from agent_rl.tir.episode import stream_seed
 from agent_rl.training.batch import assign_advantages, trained_pairs
 from agent_rl.training.evaluate import measure
-from agent_rl.training.metrics import rollout_metrics
+from agent_rl.training.metrics import learner_metrics, rollout_metrics
 from agent_rl.training.parts import Parts
 from agent_rl.training.plan import batch_sentence, recipe_sentence
 from agent_rl.training.progress import Display
@@ -165,12 +165,10 @@ class Trainer:
 
     async def _learn(self, groups: list[Group]) -> dict[str, float]:
         """The updates of one batch, in a thread so that the loop stays awake."""
-        pairs = trained_pairs(groups, void_filter=self.config.void_filter)
-        values = {"learner/trajectories": float(len(pairs))}
+        batch = batch_from(trained_pairs(groups, void_filter=self.config.void_filter))
         seed = stream_seed(str(self.config.seed), "minibatches", self.step + 1, 0)
-        batch = batch_from(pairs)
-        report = await asyncio.to_thread(self.parts.learner.train_on, batch, seed=seed)
-        return values | report.metrics()
+        reports = await asyncio.to_thread(self.parts.learner.train_on, batch, seed)
+        return {"learner/trajectories": float(len(batch)), **learner_metrics(reports)}
 
     async def _hand_over_weights(self) -> None:
         await self.parts.engine.load_weights(self.parts.learner.full_state(), self.step)

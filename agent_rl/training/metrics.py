@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
+from agent_rl.learner.update import UpdateReport
 from agent_rl.types import FinishReason, Group, StopReason, ToolStatus, Trajectory, VerdictKind
 
 
@@ -57,6 +58,32 @@ def trajectory_rates(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 def accuracy(trajectories: Sequence[Trajectory]) -> float:
     """Share of correct answers among trajectories that did not fail for reasons of ours; 0.0 of none."""
     return _mean([t.verdict.score for t in trajectories if t.verdict is not None])
+
+
+def learner_metrics(reports: Sequence[UpdateReport]) -> dict[str, float]:
+    """Of all updates of one batch: means weighted by model tokens, extremes as extremes, counts as sums."""
+    applied = [r for r in reports if r.applied]
+    values = {
+        "learner/updates": float(len(applied)),
+        "learner/skipped_updates": float(sum(r.nonfinite for r in reports)),
+        "learner/loss": _mean([r.loss for r in applied]),
+        "learner/grad_norm": _mean([r.grad_norm for r in applied]),
+        "learner/lr": applied[-1].lr if applied else 0.0,
+        "learner/tokens": float(sum(r.tokens for r in reports)),
+        "learner/model_tokens": float(sum(r.model_tokens for r in reports)),
+    }
+    names = sorted({name for r in reports for name in r.diagnostics if not name.startswith("log_ratio_m")})
+    for name in names:
+        found = [(r.diagnostics[name], r.model_tokens) for r in reports if name in r.diagnostics]
+        if name in ("tokens", "sequences") or name.startswith("clamped"):
+            values[f"policy/{name}"] = sum(value for value, _ in found)
+        else:
+            weight = sum(tokens for _, tokens in found)
+            values[f"policy/{name}"] = sum(value * tokens for value, tokens in found) / max(weight, 1)
+    for name, extreme in (("log_ratio_max", max), ("log_ratio_min", min)):
+        if found := [r.diagnostics[name] for r in reports if name in r.diagnostics]:
+            values[f"policy/{name}"] = extreme(found)
+    return values
 
 
 def _mean(values: Sequence[float]) -> float:

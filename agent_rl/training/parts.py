@@ -70,9 +70,10 @@ async def build(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[
         await engine.start()
         learner = Learner(
             model,
-            config.learner,
             resolve(config.method),
+            config.learner,
             temperature=config.temperature,
+            horizon=config.tir.max_total_tokens,
             total_updates=config.steps * config.learner.updates_per_batch * config.learner.epochs,
         )
         rollout = Rollout(
