@@ -47,3 +47,41 @@ def check_command(
 
         show(report, Console())
     raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command("benchmarks")
+def benchmarks_command(
+    folder: Annotated[str, typer.Argument(help="Folder in which to look for their files.")] = "data",
+) -> None:
+    """List the known benchmarks, how many problems each has, and where its file is or is to be had."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from agent_rl.evaluation.presets import BENCHMARKS, BenchmarkAbsent, find_benchmark
+
+    table = Table("name", "benchmark", "problems", f"in {folder!r}, or where to get it")
+    for name, benchmark in BENCHMARKS.items():
+        try:
+            where = str(find_benchmark(name, folder))
+        except BenchmarkAbsent:
+            where = f"absent: {benchmark.origin}"
+        table.add_row(name, benchmark.title, str(benchmark.rows), where)
+    Console().print(table)
+
+
+@app.command("families")
+def families_command() -> None:
+    """List the generated problem families and the scaled generators."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from agent_rl.tasks.families import FAMILIES, UNSEEN
+    from agent_rl.tasks.generators import GENERATORS
+
+    table = Table("name", "kind", "what is asked")
+    for kind, families in (("family", FAMILIES), ("family, for evaluation only", UNSEEN)):
+        for family in families.values():
+            table.add_row(family.name, kind, family.summary)
+    for name, generator in GENERATORS.items():
+        table.add_row(name, "generator, levels 1 to 10", (generator.__doc__ or "").strip())
+    Console().print(table)

@@ -73,6 +73,13 @@ def test_command_refuses_what_it_cannot_read(tmp_path):
     assert result.exit_code == 2 and "download" in result.output
 
 
+def test_listings_name_benchmarks_families_and_generators(tmp_path):
+    result = CliRunner().invoke(app, ["benchmarks", str(tmp_path)], env={"COLUMNS": "300"})
+    assert result.exit_code == 0 and "aime24" in result.stdout and "absent" in result.stdout
+    result = CliRunner().invoke(app, ["families"], env={"COLUMNS": "300"})
+    assert result.exit_code == 0 and "arithmetic" in result.stdout and "scaled_words" in result.stdout
+
+
 def test_gold_answers_meet_their_own_verifier(tmp_path):
     file = tmp_path / "a.jsonl"
     rows = [

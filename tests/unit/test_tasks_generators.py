@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from agent_rl.tasks.generators import GENERATORS, generate_scaled
+from agent_rl.tasks.generators import GENERATORS, Draw, generate_scaled
 from agent_rl.tasks.load import load_problems
 from agent_rl.tasks.settings import DataSettings
 
@@ -65,12 +65,17 @@ def test_levels_make_longer_questions():
         (["nope"], 1, (1, 2), "unknown generator 'nope'"),
         ([], 1, (0, 2), "within 1 to 10"),
         ([], 1, (1.5, 2), "whole levels"),
-        (["scaled_arithmetic"], 4_000, (1, 1), "only"),
     ],
 )
 def test_impossible_requests_are_refused(names, count, levels, message):
     with pytest.raises(ValueError, match=message):
         list(generate_scaled(names, 0, count, "test", levels))
+
+
+def test_a_generator_that_runs_dry_says_so(monkeypatch):
+    monkeypatch.setitem(GENERATORS, "tiny", lambda rng, level: Draw(f"{rng.randrange(40)}?", "1"))
+    with pytest.raises(ValueError, match=r"'tiny' at level 1 gave only \d+ different questions"):
+        list(generate_scaled(["tiny"], 0, 41, "train", (1, 1)))
 
 
 def test_families_come_through_the_same_door():
