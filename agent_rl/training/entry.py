@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from pathlib import Path
 
 from agent_rl.config import ConfigError
 from agent_rl.engines.loading import ModelError
-from agent_rl.learner.checkpoint import CheckpointError, newest_checkpoint
+from agent_rl.learner.checkpoint import CheckpointError, newest_complete
 from agent_rl.rollout.run import TooManyFailures
 from agent_rl.tir.formats import TemplateError
 from agent_rl.training.loop import Interrupted, Trainer
@@ -63,16 +64,28 @@ def train(config: RunConfig, run: RunDir | None = None, display: Display | None 
         return FAILED
 
 
+def _checkpoint_to_resume(run: RunDir, display: Display) -> Path | None:
+    """The newest whole checkpoint; None to begin at the beginning. Says what it passed over and why."""
+    found, ignored = newest_complete(run.checkpoints)
+    for passed in ignored:
+        display.say(f"checkpoint {passed.path.name} is passed over: {passed.reason}")
+    if found is None:
+        display.say(f"{run.path} has no whole checkpoint; the run starts at step 0")
+        run.truncate_metrics(-1)
+    return found
+
+
 async def _train(config: RunConfig, run: RunDir | None, display: Display) -> int:
     started = time.monotonic()
     async with build(config, display.say) as parts:
-        found = newest_checkpoint(run.checkpoints, say=display.say) if run is not None else None
+        found = None if run is None else _checkpoint_to_resume(run, display)
+        resumed_after = None if found is None else int(found.name.removeprefix("step-"))
         run = run or RunDir.create(config)
-        step = None if found is None else found.step
-        trainer = Trainer(config, run, parts, display, trackers(config.trackers, run.path, resumed_after=step))
+        tracked = trackers(config.trackers, run.path, resumed_after=resumed_after)
+        trainer = Trainer(config, run, parts, display, tracked)
         display.say(f"run: {run.path}")
         if found is not None:
-            await trainer.resume(parts.learner.restore(found))
+            await trainer.resume(found)
             display.say(f"going on after step {trainer.step}")
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):

@@ -6,14 +6,15 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from agent_rl.algorithms.settings import resolve
 from agent_rl.config import dump
 from agent_rl.engines.base import Sampling
+from agent_rl.learner import checkpoint
 from agent_rl.learner.batch import batch_from
-from agent_rl.learner.checkpoint import save_checkpoint
 from agent_rl.records.recorder import TrajectoryRecorder
 from agent_rl.records.report import write_report
 from agent_rl.rollout.run import Clocks
@@ -54,24 +55,18 @@ class Trainer:
         self._position = self._stream.state()
         self._recorder = TrajectoryRecorder(self.run.trajectories)
         self._saved_at: int | None = None
+        self._score: float | None = None
         self._seconds: list[float] = []
         self._stopping = False
         self._cancellable: asyncio.Task[Any] | None = None
         self.started = time.monotonic()
         self.tokens = 0
 
-    def progress(self) -> dict[str, Any]:
-        """What a checkpoint holds besides the learner: position in the data, counters, fingerprints."""
-        return {
-            "step": self.step,
-            "stream": self._position,
-            "data_fingerprint": self.parts.data.train.fingerprint,
-        }
-
-    async def resume(self, progress: dict[str, Any]) -> None:
-        """Go on where a checkpoint was taken; the learner's own state is already restored."""
-        self.step = self._saved_at = progress["step"]
-        self._stream.restore(progress["stream"])
+    async def resume(self, path: Path) -> None:
+        """Go on where the checkpoint at `path` was taken; what came after it is dropped and made again."""
+        restored = checkpoint.load(path, self.parts.learner, self.parts.fingerprints)
+        self.step = self._saved_at = restored.step
+        self._stream.restore(restored.progress["stream"])
         self._position = self._stream.state()
         self.run.truncate_metrics(self.step)
         self._recorder.drop_after(self.step)
@@ -195,10 +190,9 @@ class Trainer:
                     )
                 )
             row |= values
+            self._score = values.get(f"{self.parts.data.held_out[0].name}/accuracy_sampled", self._score)
             kept = trajectories[:: max(len(trajectories) // max(held_out.settings.record, 1), 1)]
-            self._recorder.append(
-                f"{held_out.name}-{self.step:06}", kept[: held_out.settings.record], step=self.step
-            )
+            self._recorder.append(f"{held_out.name}-{self.step:06}", kept[: held_out.settings.record], step=self.step)
         if row:
             row["time/evaluation"] = time.monotonic() - start
             self._log(row)
@@ -240,12 +234,14 @@ class Trainer:
     def _checkpoint(self) -> None:
         if self._saved_at == self.step:
             return
-        save_checkpoint(
+        checkpoint.save(
             self.run.checkpoints,
             self.step,
-            learner=self.parts.learner,
-            tokenizer=self.parts.tokenizer,
-            progress=self.progress(),
-            settings=self.config.learner.checkpoint,
+            self.parts.learner,
+            self.parts.tokenizer,
+            {"step": self.step, "stream": self._position},
+            fingerprints=self.parts.fingerprints,
+            score=self._score,
+            retention=self.config.learner.checkpoint,
         )
         self._saved_at = self.step

@@ -14,7 +14,7 @@ import torch
 from agent_rl.algorithms.settings import resolve
 from agent_rl.config import ConfigError
 from agent_rl.engines.base import Engine
-from agent_rl.engines.loading import load_model
+from agent_rl.engines.loading import load_model, model_fingerprint
 from agent_rl.engines.pieces import TokenPieces
 from agent_rl.engines.transformers import TransformersEngine, default_eos_ids
 from agent_rl.learner.update import Learner
@@ -45,6 +45,8 @@ class Parts:
     data: RunData
     sandbox: str
     """Which isolation the programs run in, in words."""
+    fingerprints: dict[str, str]
+    """Of what a resumed run must find unchanged."""
 
 
 @asynccontextmanager
@@ -61,6 +63,7 @@ async def build(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[
     eos_ids = frozenset(config.model.eos_ids or default_eos_ids(model, tokenizer))
     form = prompt_format(tokenizer, config.tir, eos_ids)
     data = _data(config, tokenizer, form)
+    fingerprints = {"data": data.train.fingerprint, "base model": model_fingerprint(model)}
     async with AsyncExitStack() as stack:
         client, isolation = await _sandbox(stack, config.sandbox)
         say(f"sandbox: {isolation}")
@@ -87,7 +90,16 @@ async def build(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[
             settings=config.rollout,
             lockstep=config.deterministic,
         )
-        yield Parts(tokenizer, TokenPieces(tokenizer).__getitem__, learner, engine, rollout, data, isolation)
+        yield Parts(
+            tokenizer=tokenizer,
+            piece=TokenPieces(tokenizer).__getitem__,
+            learner=learner,
+            engine=engine,
+            rollout=rollout,
+            data=data,
+            sandbox=isolation,
+            fingerprints=fingerprints,
+        )
 
 
 def _data(config: RunConfig, tokenizer: Any, form: PromptFormat) -> RunData:
