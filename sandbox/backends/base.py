@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol
 
-from sandbox.schemas import ExecuteRequest, ExecuteResult
+from sandbox.schemas import ExecuteRequest, ExecuteResult, Limits
 
 
 class Tier(IntEnum):
@@ -65,12 +65,20 @@ class Slot(Protocol):
         """Run one program in a fresh fork, then reset the slot. Raises SlotError."""
         ...
 
-    async def open_session(self, limits_memory_mb: int) -> None:
-        """Fork the interpreter that will hold the session's state."""
+    async def open_session(
+        self, limits_memory_mb: int, *, limits: Limits | None = None, checkpoint: bool = True
+    ) -> None:
+        """Fork the interpreter that will hold the session's state.
+
+        Its memory, processes, open files, file size, stack, disk and inodes are fixed here (`limits`, the
+        defaults if None); time and output limits are each turn's own. With `checkpoint` a turn that is killed
+        leaves the state before it (`rolled_back`) where no thread or process of an earlier turn is alive.
+        Files are not rolled back.
+        """
         ...
 
     async def run_in_session(self, request: ExecuteRequest) -> ExecuteResult:
-        """Run one turn of the open session."""
+        """Run one turn of the open session; between turns its processes are stopped."""
         ...
 
     async def interrupt(self) -> None:

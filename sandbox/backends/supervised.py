@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sandbox.backends.base import SlotError, Tier
-from sandbox.schemas import ErrorInfo, ExecuteRequest, ExecuteResult, SessionState, Status
+from sandbox.schemas import ErrorInfo, ExecuteRequest, ExecuteResult, Limits, SessionState, Status
 
 FRAME = struct.Struct("!II")
 GRACE_S = 15.0
@@ -33,6 +33,8 @@ class SupervisedSlot:
         self.backend, self.tier = backend, tier
         self.ready: dict[str, Any] = {}
         self._process, self._release = process, release
+        self._session: Limits | None = None
+        self._checkpoint = False
         self._busy = False
         self._destroyed = False
         self._complaints = bytearray()
@@ -99,6 +101,25 @@ class SupervisedSlot:
 
     async def run(self, request: ExecuteRequest) -> ExecuteResult:
         return await self._execute("run", request)
+
+    async def open_session(
+        self, limits_memory_mb: int, *, limits: Limits | None = None, checkpoint: bool = True
+    ) -> None:
+        self._session = (limits or Limits()).model_copy(update={"memory_mb": limits_memory_mb})
+        self._checkpoint = checkpoint
+        await self._ask({"do": "open", "limits": self._session.model_dump()}, b"", GRACE_S)
+
+    async def run_in_session(self, request: ExecuteRequest) -> ExecuteResult:
+        if self._session is None:
+            raise RuntimeError("no session is open in this slot")
+        return await self._execute("turn", request)
+
+    async def close_session(self) -> None:
+        if self._session is None:
+            return
+        self._session = None
+        answer, _ = await self._ask({"do": "close"}, b"", GRACE_S)
+        self.dirty |= answer["dirty"]
 
     async def interrupt(self) -> None:
         await self._interject("interrupt")
@@ -188,13 +209,26 @@ class SupervisedSlot:
     # --- results ---
 
     async def _execute(self, order: str, request: ExecuteRequest) -> ExecuteResult:
-        header = {"do": order, "limits": request.limits.model_dump(), "fetch": request.fetch_files}
+        limits = request.limits.model_dump()
+        if self._session is not None:  # what was fixed when it was opened
+            limits |= self._session.model_dump(include={"memory_mb", "processes", "disk_mb", "inodes"})
+        header = {"do": order, "limits": limits, "fetch": request.fetch_files, "checkpoint": self._checkpoint}
         body = {
             "code": request.code, "stdin": request.stdin, "prelude": request.prelude, "files": request.files,
             "seed": request.seed, "show_result": request.show_result,
         }  # fmt: skip
         self.runs += 1
         answer, raw = await self._ask(header, json.dumps(body).encode(), request.limits.wall_s + GRACE_S)
+        if answer.get("lost"):
+            self._session = None
+            return ExecuteResult(
+                status=Status.SESSION_LOST,
+                state=SessionState.LOST,
+                request_id=request.request_id,
+                notes=["the session's process died between turns"],
+                backend=self.backend,
+                tier=self.tier.name,
+            )
         self.dirty |= answer["dirty"]
         return self._result(request, answer, raw)
 

@@ -19,6 +19,8 @@ import linecache
 import os
 import random
 import resource
+import signal
+import socket
 import sys
 import threading
 import traceback
@@ -285,3 +287,85 @@ def run_once(request: dict[str, Any], report: Report, workdir: str) -> int:
     report.outcome(outcome)
     shut_down(scope)
     return outcome.code
+
+
+class Conversation:
+    """A session: one namespace, one turn after another, as in a notebook.
+
+    Before a turn the process may fork and wait (a checkpoint): if the turn's process dies, this one says so and
+    carries on with the state of before.
+    """
+
+    def __init__(self, report: Report, workdir: str) -> None:
+        self.report, self.workdir = report, workdir
+        self.scope = fresh_main(None).__dict__
+        self.builtins = dict(builtins.__dict__)
+        self.turns = 0
+        self.stdio = [os.dup(descriptor) for descriptor in (1, 2)]
+        self.channel = socket.socket(fileno=os.dup(report.descriptor))
+
+    def serve(self) -> int:
+        """Take turns until the supervisor goes."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.report.outcome(Outcome())
+        while True:
+            raw, descriptors, _, _ = socket.recv_fds(self.channel, 4096, 1)
+            if not raw:
+                return 0
+            self.turns += 1
+            request = read_request(descriptors[0])
+            if json.loads(raw)["checkpoint"] and not self.checkpoint():
+                continue
+            self.turn(request)
+
+    def checkpoint(self) -> bool:
+        """Fork; True in the child, which goes on. In the parent, False once the child is dead."""
+        state = random.getstate()  # the random module seeds itself anew in a fork
+        pid = os.fork()
+        if pid == 0:
+            random.setstate(state)
+            self.report.owner = os.getpid()
+            return True
+        _, status = os.waitpid(pid, 0)
+        self.report.send(json.dumps({"died": status}).encode())
+        return False
+
+    def turn(self, request: dict[str, Any]) -> None:
+        self.report.send(b"started")
+        moved = self.mend(request.get("stdin"))
+        name = f"<cell {self.turns}>"
+        source = request["code"]
+        if request.get("seed") is not None:
+            reseed(request["seed"])
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            place_files(request.get("files") or {})
+            remember_source(name, source)
+            outcome = run_prelude(request, self.scope) or execute(
+                source, name, self.scope, True, lambda: self.report.send(b"compiled")
+            )
+        except (OSError, ValueError, KeyboardInterrupt) as error:  # of placing the files, or between our own lines
+            outcome = Outcome(1, describe(error))
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        flush()
+        self.report.outcome(outcome, workdir_reset=moved)
+
+    def mend(self, stdin_text: str | None) -> bool:
+        """Give the turn what an earlier one may have broken. Returns whether the work directory was lost."""
+        for number, saved in enumerate(self.stdio, start=1):
+            os.dup2(saved, number)
+        builtins.__dict__.update(self.builtins)
+        if stdin_text is not None or sys.stdin is None or sys.stdin.closed:
+            null = os.open("/dev/null", os.O_RDONLY)
+            os.dup2(null, 0)
+            os.close(null)
+        open_stdio(stdin_text)
+        try:
+            os.getcwd()
+            os.listdir(".")
+        except OSError:
+            os.makedirs(self.workdir, exist_ok=True)
+            os.chdir(self.workdir)
+            return True
+        return False

@@ -1,12 +1,12 @@
 """PID 1 of a slot: deadlines, pipes, kills, memory and output limits, reset. Standard library, one thread.
 
 Speaks frames over stdin and stdout with the host: `!II` (lengths of header and body), a JSON header, raw
-bytes. End of file on stdin means that the host has gone: the supervisor exits and, as the init of its
-namespace or by the parent-death signal of the zygote, takes everything with it. It trusts nothing from a
-program but bytes: how a run ended comes from wait4(2), clocks and counters.
+bytes. End of file on stdin means that the host has gone: the supervisor kills the run and exits, and, as the
+init of its namespace, takes everything with it. It trusts nothing from a program but bytes: how a run ended
+comes from wait4(2), clocks and counters.
 
-Layout. The zygote is this process's child and the subreaper of whatever a run leaves, so that "no child
-left" is an exact, cheap test that nothing of the run is alive.
+The zygote is this process's child and the subreaper of whatever a run leaves, so "the zygote has no child"
+is an exact and cheap test that nothing of a run is alive.
 """
 
 from __future__ import annotations
@@ -25,108 +25,18 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import confine  # noqa: E402
+from meter import Cgroup, descendants, disk_usage, tasks, usage  # noqa: E402
+from streams import Capture, Run, Session  # noqa: E402
 
 sys.path.remove(HERE)
 
 FRAME = struct.Struct("!II")
-SETUP_S = 10.0
-"""Longest time from fork to the program's first instruction."""
+GRACE_S = 0.5
+"""From an interrupt to the kill."""
 KILL_S = 3.0
 """Longest wait for a killed run to be gone."""
 WATCH_S = 0.05
-DRAIN_BYTES = 1 << 16
-MAX_REPORT = 4 << 20
 FETCH_BYTES, FETCH_FILES = 10 << 20, 100
-
-
-class Capture:
-    """What a stream wrote: head and tail up to `limit` bytes, the number of all."""
-
-    def __init__(self, descriptor: int, limit: int, flood: int) -> None:
-        self.descriptor, self.limit, self.flood = descriptor, limit, flood
-        self.total = 0
-        self.kept = bytearray()
-        self.tail = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        self.total += len(data)
-        room = self.limit - len(self.kept)
-        if not self.tail and len(data) <= room:
-            self.kept += data
-            return
-        if not self.tail and room > 0:
-            self.kept += data[:room]
-            data = data[room:]
-        self.tail += data
-        half = self.limit - self.limit // 2
-        if len(self.tail) > half + (1 << 20):
-            del self.tail[:-half]
-
-    def read(self, everything: bool) -> bool:
-        """Read what is there (at most one piece unless `everything`); False at the end of the stream."""
-        while True:
-            try:
-                data = os.read(self.descriptor, DRAIN_BYTES)
-            except BlockingIOError:
-                return True
-            if not data:
-                return False
-            self.feed(data)
-            if not everything or self.flooded:
-                return True
-
-    @property
-    def flooded(self) -> bool:
-        return self.total > self.flood
-
-    def parts(self) -> tuple[bytes, bytes]:
-        """(head, tail); the tail is empty when nothing was dropped."""
-        if self.total <= self.limit:
-            return bytes(self.kept), b""
-        half = self.limit // 2
-        # the kept bytes beyond the head are older than the tail
-        recent = (bytes(self.kept[half:]) + bytes(self.tail))[-(self.limit - half) :] if self.limit else b""
-        return bytes(self.kept[:half]), recent
-
-
-class Run:
-    """One program, or one turn, in flight."""
-
-    def __init__(self, limits: dict[str, Any], out: Capture, err: Capture, report: socket.socket) -> None:
-        self.limits, self.out, self.err, self.report = limits, out, err, report
-        self.begun: float | None = None
-        self.compiled = False
-        self.deadline = time.monotonic() + SETUP_S
-        self.reason: str | None = None
-        self.killed_at: float | None = None
-        self.outcome: dict[str, Any] = {}
-        self.exited: dict[str, Any] | None = None
-        self.pid: int | None = None
-        self.buffer = b""
-        self.ended: float | None = None
-        self.notes: list[str] = []
-
-    def hear(self) -> None:
-        """Lines of the program's own report; malformed ones are its own loss."""
-        try:
-            data = self.report.recv(DRAIN_BYTES)
-        except (BlockingIOError, ConnectionResetError):
-            return
-        self.buffer += data
-        *lines, self.buffer = self.buffer.split(b"\n")
-        if len(self.buffer) > MAX_REPORT:
-            self.buffer = b""
-        for line in lines:
-            if line == b"started" and self.begun is None:
-                self.begun = time.monotonic()
-                self.deadline = self.begun + self.limits["wall_s"]
-            elif line == b"compiled":
-                self.compiled = True
-            elif not self.outcome:
-                with contextlib.suppress(ValueError):
-                    outcome = json.loads(line)
-                    if isinstance(outcome, dict):
-                        self.outcome = outcome
 
 
 class HostGone(Exception):
@@ -141,6 +51,11 @@ class Supervisor:
         self.fresh = True
         self.cgroup = Cgroup(config["cgroup"]) if config.get("cgroup") else None
         self.sizes = (0, 0)
+        self.session: Session | None = None
+        self.session_limits: dict[str, Any] = {}
+        self.zygote_pid = 0
+        self.adopting = False
+        self.cpu_before = 0.0
 
     # --- start ---
 
@@ -151,8 +66,7 @@ class Supervisor:
         if self.config["mounts"]:
             confine.unshare_mounts()
             self.set_sizes(64 << 20, 4096, first=True)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.zygote = ours
+        self.zygote, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.zygote_pid = os.fork()
         if self.zygote_pid == 0:
             try:
@@ -160,11 +74,9 @@ class Supervisor:
             finally:
                 os._exit(127)
         theirs.close()
-        ours.settimeout(self.config["warm_s"])
-        raw, _, _, _ = socket.recv_fds(ours, 1 << 20, 8)
-        if not raw:
-            raise OSError("the warm interpreter ended while importing")
-        ready = json.loads(raw)["ready"]
+        self.zygote.settimeout(self.config["warm_s"])
+        ready = self.from_zygote()[0]["ready"]
+        self.zygote.settimeout(KILL_S)
         self.base = ready["memory"]
         if self.cgroup:
             self.cgroup.set_base()
@@ -173,15 +85,14 @@ class Supervisor:
     def become_zygote(self, control: socket.socket) -> None:
         if self.cgroup:
             self.cgroup.enter()
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         os.dup2(2, 1)
         os.dup2(control.fileno(), 3)
         os.closerange(4, 4096)
         argv = [*self.config["python"], os.path.join(HERE, "zygote.py"), json.dumps(self.config)]
         os.execve(argv[0], argv, self.config["environment"])
 
-    # --- frames ---
+    # --- messages ---
 
     def send(self, header: dict[str, Any], *bodies: bytes) -> None:
         raw = json.dumps(header).encode()
@@ -190,119 +101,122 @@ class Supervisor:
             data = data[os.write(1, data) :]
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
-        head, body = FRAME.unpack(self._exactly(FRAME.size))
-        header = json.loads(self._exactly(head))
-        return header, self._exactly(body)
+        head, body = FRAME.unpack(exactly(FRAME.size))
+        return json.loads(exactly(head)), exactly(body)
 
-    def _exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            piece = os.read(0, count - len(data))
-            if not piece:
-                raise HostGone
-            data = piece if not data and len(piece) == count else data + piece
-        return data
+    def to_zygote(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
+        socket.send_fds(self.zygote, [json.dumps(message).encode()], descriptors or [])
+
+    def from_zygote(self) -> tuple[dict[str, Any], list[int]]:
+        raw, descriptors, _, _ = socket.recv_fds(self.zygote, 1 << 20, 4)
+        if not raw:
+            raise OSError("the warm interpreter is gone")
+        return json.loads(raw), descriptors
 
     def serve(self) -> None:
         """One order at a time until the host goes."""
+        orders = {"run": self.run, "open": self.open, "turn": self.turn, "close": self.close}
         while True:
             header, body = self.receive()
-            if header["do"] == "run":
-                self.run(header, body)
             # an interrupt or a cancellation that came too late asks for nothing
+            if header["do"] in orders:
+                orders[header["do"]](header, body)
 
-    # --- one run ---
+    # --- a program ---
 
     def run(self, header: dict[str, Any], body: bytes) -> None:
+        """One program in a fresh fork, then the slot as it was."""
+        if self.session is not None:
+            raise OSError("a slot with an open session runs no other program")
         limits = header["limits"]
         self.arm(limits)
-        run = self.launch(limits, body)
+        out, err, report = self.launch(limits, body)
+        run = Run(limits, *self.captures(limits, out, err), report)
         try:
-            self.attend(run)
-            files, errors, contents = self.fetch(header.get("fetch") or [])
+            self.attend(run, lambda: run.exited is not None)
+            fetched = self.fetch(header["fetch"])
             clean = self.reset()
         finally:
-            os.close(run.out.descriptor)
-            os.close(run.err.descriptor)
-            run.report.close()
-        self.answer(run, files, errors, contents, clean)
+            os.close(out)
+            os.close(err)
+            report.close()
+        self.answer(run, fetched, dirty=not clean)
 
     def arm(self, limits: dict[str, Any]) -> None:
-        """Set the limits that belong to the slot rather than to the process."""
+        """The limits that belong to the slot rather than to a process."""
         if self.cgroup:
             self.cgroup.arm(limits["memory_mb"] << 20, limits["processes"])
         if self.config["mounts"]:
             self.set_sizes(limits["disk_mb"] << 20, limits["inodes"])
 
-    def launch(self, limits: dict[str, Any], body: bytes) -> Run:
-        request = os.memfd_create("request")
-        view = memoryview(body)
-        while view:
-            view = view[os.write(request, view) :]
+    def launch(self, limits: dict[str, Any], body: bytes) -> tuple[int, int, socket.socket]:
+        """Have the zygote fork. Returns our ends of stdout, stderr and the report. No body: a session."""
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(out_read, False)
         os.set_blocking(err_read, False)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        request = memory_file(body)
         message = {
             "do": "fork", "limits": limits, "fresh": self.fresh, "cgroup": bool(self.cgroup),
-            "nproc": self.nproc(limits),
+            "nproc": self.nproc(limits), "session": not body,
         }  # fmt: skip
-        handed = [request, out_write, err_write, theirs.fileno()]
-        socket.send_fds(self.zygote, [json.dumps(message).encode()], handed)
+        self.to_zygote(message, [request, out_write, err_write, theirs.fileno()])
         self.fresh = False
-        for descriptor in handed[:3]:
+        for descriptor in (request, out_write, err_write):
             os.close(descriptor)
         theirs.close()
+        return out_read, err_read, ours
+
+    def captures(self, limits: dict[str, Any], out: int, err: int) -> tuple[Capture, Capture]:
         factor = limits["flood_factor"]
-        captures = [
-            Capture(descriptor, kept, max(kept, 4096) * factor)
-            for descriptor, kept in ((out_read, limits["stdout_bytes"]), (err_read, limits["stderr_bytes"]))
-        ]
-        return Run(limits, *captures, ours)
+        return Capture(out, limits["stdout_bytes"], factor), Capture(err, limits["stderr_bytes"], factor)
 
     def nproc(self, limits: dict[str, Any]) -> int | None:
         """RLIMIT_NPROC counts the user's processes in the user namespace, ours among them."""
         if self.cgroup and self.cgroup.has("pids_max"):
             return None
-        if self.config["mounts"]:
+        if self.config["namespaces"]:
             return limits["processes"] + 4
         uid = os.getuid()
         mine = 0
         for name in os.listdir("/proc"):
             with contextlib.suppress(OSError):
                 if name.isdigit() and os.stat(f"/proc/{name}").st_uid == uid:
-                    mine += len(os.listdir(f"/proc/{name}/task"))
+                    mine += tasks(int(name))
         return mine + limits["processes"]
 
-    def attend(self, run: Run) -> None:
-        """Read, watch and kill until the run is gone."""
+    # --- while it runs ---
+
+    def attend(self, run: Run, finished: Any) -> None:
+        """Read, watch and kill until `finished()`."""
         poll = select.poll()
         streams = {run.out.descriptor: run.out, run.err.descriptor: run.err}
-        for descriptor in (0, *streams, run.report.fileno(), self.zygote.fileno()):
-            poll.register(descriptor, select.POLLIN)
         report = run.report.fileno()
+        for descriptor in (0, *streams, report, self.zygote.fileno()):
+            poll.register(descriptor, select.POLLIN)
         watch_at = time.monotonic() + WATCH_S
-        while run.exited is None:
+        while not finished():
             now = time.monotonic()
             if run.killed_at is not None and now > run.killed_at + KILL_S:
                 raise OSError("a killed run is still there")
             if run.reason is None and now >= run.deadline:
-                self.kill(run, "timeout" if run.begun else "setup")
+                self.stop(run, "timeout" if run.begun else "setup")
             if run.reason is None and now >= watch_at:
                 self.watch(run)
                 watch_at = time.monotonic() + WATCH_S
-            wait = min(run.deadline, watch_at) if run.reason is None else now + 0.1
+            if run.reason is not None and run.killed_at is None and now >= run.kill_at:
+                self.kill(run)
+            wait = min(run.deadline, watch_at) if run.reason is None else now + 0.05
             for ready, event in poll.poll(max(0.0, wait - now) * 1000 + 0.5):
                 if ready in streams:
                     if not streams[ready].read(False):
                         poll.unregister(ready)
                     elif streams[ready].flooded and run.reason is None:
-                        self.kill(run, "output_limit")
+                        self.stop(run, "output_limit")
                 elif ready == report:
-                    run.hear()
-                    if event & select.POLLHUP:
+                    if not run.hear() or event & (select.POLLHUP | select.POLLERR) == event:
                         poll.unregister(ready)
                 elif ready == 0:
                     self.interject(run)
@@ -312,12 +226,20 @@ class Supervisor:
         run.hear()
         for capture in streams.values():
             capture.read(True)
+        self.account(run)
+
+    def account(self, run: Run) -> None:
+        """What the run used, before anything else counts."""
+        ended = run.exited or {"cpu_s": 0.0, "max_rss": 0}
+        run.cpu_s, run.peak = ended["cpu_s"], max(0, ended["max_rss"] - self.base["VmRSS"])
+        if self.cgroup:
+            run.cpu_s, run.peak = self.cgroup.cpu_s() or run.cpu_s, self.cgroup.peak() or run.peak
+            run.oom = self.cgroup.oom_kills() > 0
+        elif self.session is not None:
+            run.cpu_s = max(run.cpu_s, usage(self.zygote_pid, False)["cpu_s"] - self.cpu_before)
 
     def hear_zygote(self, run: Run) -> None:
-        raw, _, _, _ = socket.recv_fds(self.zygote, 65536, 4)
-        if not raw:
-            raise OSError("the warm interpreter is gone")
-        message = json.loads(raw)
+        message, _ = self.from_zygote()
         if "pid" in message:
             run.pid = message["pid"]
         elif "exited" in message:
@@ -327,74 +249,176 @@ class Supervisor:
         """The host spoke while a program runs."""
         header, _ = self.receive()
         if header["do"] == "cancel":
-            self.kill(run, "cancelled")
+            run.reason = run.reason or "cancelled"
+            run.kill_at = 0.0
         elif header["do"] == "interrupt" and run.pid and run.reason is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(run.pid, signal.SIGINT)
             run.notes.append("interrupted")
-            run.deadline = min(run.deadline, time.monotonic() + 0.5)
+            interrupt(run.pid)
+            run.deadline = min(run.deadline, time.monotonic() + GRACE_S)
 
-    def kill(self, run: Run, reason: str) -> None:
-        """Why first, then the deed."""
-        if run.reason is None:
-            run.reason, run.killed_at = reason, time.monotonic()
-            if self.cgroup:
-                self.cgroup.forbid_forks()
-            self.zygote.send(json.dumps({"do": "kill"}).encode())
+    def stop(self, run: Run, reason: str) -> None:
+        """The limit is passed: a session's turn is interrupted first, to save its state; a program is killed."""
+        run.reason, run.kill_at = reason, 0.0
+        if self.session is not None and run.pid and reason not in ("oom", "setup"):
+            interrupt(run.pid)
+            run.kill_at = time.monotonic() + GRACE_S
+
+    def kill(self, run: Run) -> None:
+        """Everything of the run, but the checkpoint of a session (the process that waits for the turn's)."""
+        run.killed_at = time.monotonic()
+        if self.cgroup:
+            self.cgroup.forbid_forks()
+        if self.session is not None and run.pid not in (None, self.session.pid):
+            self.kill_turn(self.session.pid)
+        else:
+            self.to_zygote({"do": "kill"})
+
+    def kill_turn(self, checkpoint: int) -> None:
+        """Every process of the run but the checkpoint, until only dead ones are left for it to reap."""
+        for _ in range(200):
+            living = [pid for pid in descendants(self.zygote_pid) if pid != checkpoint and tasks(pid)]
+            if not living:
+                return
+            for pid in living:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.001)
 
     def watch(self, run: Run) -> None:
         """Limits that only a look now and then can hold."""
+        limits = run.limits
+        cpu = None
         if self.cgroup:
             if self.cgroup.oom_kills() > 0:
-                self.kill(run, "oom")
-                return
+                return self.stop(run, "oom")
             cpu = self.cgroup.cpu_s()
-            if cpu is not None:
-                if cpu > run.limits["cpu_s"]:
-                    self.kill(run, "cpu_timeout")
-                return
-        usage = self.usage()
-        if usage["cpu_s"] > run.limits["cpu_s"]:
-            self.kill(run, "cpu_timeout")
-        elif not self.cgroup and usage["memory"] > run.limits["memory_mb"] << 20:
-            self.kill(run, "oom")
-        elif usage["tasks"] > run.limits["processes"] + 8:
-            run.notes.append(f"stopped at {usage['tasks']} processes and threads")
-            self.kill(run, "killed")
+        if cpu is None or not self.cgroup or not self.cgroup.has("pids_max"):
+            used = usage(self.zygote_pid, with_memory=not self.cgroup)
+            cpu = used["cpu_s"] - self.cpu_before if cpu is None else cpu
+            if not self.cgroup and used["memory"] > limits["memory_mb"] << 20:
+                return self.stop(run, "oom")
+            if used["tasks"] > limits["processes"] + 8:
+                run.notes.append(f"stopped at {used['tasks']:.0f} processes and threads")
+                return self.stop(run, "killed")
+        if cpu > limits["cpu_s"]:
+            return self.stop(run, "cpu_timeout")
+        if not self.config["mounts"]:
+            for path in self.config["writable"]:
+                size, files = disk_usage(path)
+                if size > limits["disk_mb"] << 20 or files > limits["inodes"]:
+                    run.notes.append(f"stopped with {size >> 20} MiB in {files} files on disk")
+                    return self.stop(run, "killed")
+        return None
 
-    def usage(self) -> dict[str, float]:
-        """CPU seconds, private bytes and number of tasks of every process of the run, from /proc."""
-        tick = os.sysconf("SC_CLK_TCK")
-        total = {"cpu_s": 0.0, "memory": 0.0, "tasks": 0.0}
+    # --- a session ---
+
+    def open(self, header: dict[str, Any], _: bytes) -> None:
+        """Fork the process that will hold the session's state."""
+        self.session_limits = header["limits"]
+        self.start_session()
+        self.send({"opened": True})
+
+    def start_session(self) -> None:
+        limits = self.session_limits
+        self.arm(limits)
+        out, err, report = self.launch(limits | {"cpu_s": 1 << 30}, b"")
+        run = Run(limits, *self.captures(limits, out, err), report)
+        report.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.attend(run, lambda: run.exited is not None or bool(run.outcome and run.pid))
+        if run.exited is not None or run.pid is None:
+            raise OSError("the session's interpreter did not start")
+        self.session = Session(run.pid, out, err, report)
+
+    def turn(self, header: dict[str, Any], body: bytes) -> None:
+        """One turn of the open session; says what became of its state."""
+        session, limits = self.session, header["limits"]
+        if session is None or not self.wake():
+            self.end_session()
+            return self.send({"lost": True})
+        self.arm(limits)
+        self.cpu_before = 0.0 if self.cgroup else usage(self.zygote_pid, False)["cpu_s"]
+        late, session.late = session.late, 0
+        run = Run(limits, *self.captures(limits, session.out, session.err), session.report)
+        if late:
+            run.notes.append(f"{late} bytes written between turns were dropped")
+        earlier = tasks(session.pid) - 1
+        if earlier > 0:
+            run.notes.append(f"output may come from {earlier} background threads of earlier turns")
+        request = memory_file(body)
+        checkpoint = bool(header.get("checkpoint")) and earlier == 0 and len(descendants(self.zygote_pid)) == 1
+        socket.send_fds(session.report, [json.dumps({"checkpoint": checkpoint}).encode()], [request])
+        os.close(request)
+        self.attend(run, lambda: bool(run.outcome) or run.exited is not None or run.died is not None)
+        state, threads = self.settle(run, session)
+        fetched = self.fetch(header["fetch"])
+        if state == "reset":
+            self.end_session()
+            self.start_session()
+        self.pause()
+        self.answer(run, fetched, state=state, threads_alive=threads)
+
+    def settle(self, run: Run, session: Session) -> tuple[str, int]:
+        """After a turn: which process carries the state on. Returns the state and the threads it runs."""
+        if run.exited is not None:
+            return "reset", 0
+        if run.died is not None:
+            self.kill_turn(session.pid)
+            if run.reason is None and os.WIFEXITED(run.died):  # it chose to leave, state and all
+                return "reset", 0
+            return "rolled_back", 0
+        if run.pid is not None and run.pid != session.pid:
+            self.to_zygote({"do": "adopt", "pid": run.pid})
+            self.adopting = True
+            session.pid = run.pid
+        return "kept", max(0, tasks(session.pid) - 1)
+
+    def pause(self) -> None:
+        """Between turns a session is stopped: it uses no CPU and writes nothing."""
         for pid in descendants(self.zygote_pid):
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                with open(f"/proc/{pid}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-                total["cpu_s"] += sum(map(int, fields[11:15])) / tick
-                total["tasks"] += int(fields[17])
-                if not self.cgroup:
-                    with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-                        for line in file:
-                            if line.startswith((b"Private_Dirty", b"Private_Clean", b"Pss_Shmem")):
-                                total["memory"] += int(line.split()[1]) << 10
-        return total
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
 
-    # --- after the run ---
+    def wake(self) -> bool:
+        """Let the session go on; False if its process died meanwhile."""
+        assert self.session is not None
+        self.session.drain()
+        alive = tasks(self.session.pid) > 0
+        while self.adopting or select.select([self.zygote], [], [], 0)[0]:
+            message, _ = self.from_zygote()
+            self.adopting &= "adopted" not in message
+            alive &= "exited" not in message
+        for pid in reversed(descendants(self.zygote_pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        return alive
+
+    def close(self, _: dict[str, Any], __: bytes) -> None:
+        self.end_session()
+        self.send({"closed": True, "dirty": not self.reset()})
+
+    def end_session(self) -> None:
+        """Kill what holds the state; the work directory goes with it."""
+        if self.session is None:
+            return
+        self.to_zygote({"do": "end"})
+        while "ended" not in self.from_zygote()[0]:
+            pass
+        self.adopting = False
+        self.session.close()
+        self.session = None
+        self.reset()
+
+    # --- afterwards ---
 
     def fetch(self, paths: list[str]) -> tuple[list[list[Any]], dict[str, str], list[bytes]]:
         """Contents of the files asked for, read from descriptors that the zygote opened."""
-        if not paths:
-            return [], {}, []
         files: list[list[Any]] = []
         errors: dict[str, str] = {}
         contents: list[bytes] = []
         left = FETCH_BYTES
-        self.zygote.send(json.dumps({"do": "fetch", "paths": paths[:FETCH_FILES]}).encode())
-        for _ in paths[:FETCH_FILES]:
-            raw, descriptors, _, _ = socket.recv_fds(self.zygote, 65536, 4)
-            if not raw:
-                raise OSError("the warm interpreter is gone")
-            message = json.loads(raw)
+        for path in paths[:FETCH_FILES]:
+            self.to_zygote({"do": "fetch", "path": path})
+            message, descriptors = self.from_zygote()
             if not descriptors:
                 errors[message["file"]] = message["error"]
                 continue
@@ -431,67 +455,81 @@ class Supervisor:
                 return False
         return True
 
-    def answer(self, run: Run, files: list[Any], errors: dict[str, str], contents: list[bytes], clean: bool) -> None:
-        """Say how it ended, by what the kernel said."""
-        assert run.exited is not None and run.ended is not None
-        status = run.exited["exited"]
-        signalled = os.WIFSIGNALED(status) if status is not None else True
-        cpu_s, peak = run.exited["cpu_s"], max(0, run.exited["max_rss"] - self.base["VmRSS"])
-        oom = 0
-        if self.cgroup:
-            oom = self.cgroup.oom_kills()
-            cpu_s = self.cgroup.cpu_s() or cpu_s
-            peak = self.cgroup.peak() or peak
+    def verdict(self, run: Run, status: int | None) -> str:
+        """The status, by what the kernel said; by the interpreter's word only where its process lives on."""
         if run.reason is not None:
-            verdict = {"setup": "sandbox_error"}.get(run.reason, run.reason)
-        elif oom:
-            verdict = "oom"
-        elif signalled:
-            number = os.WTERMSIG(status)
-            at_limit = number in (signal.SIGKILL, signal.SIGXCPU) and cpu_s >= run.limits["cpu_s"]
-            verdict = "cpu_timeout" if at_limit else "killed"
-        elif os.WEXITSTATUS(status) == 0:
-            verdict = "ok"
+            return "sandbox_error" if run.reason == "setup" else run.reason
+        if run.oom:
+            return "oom"
+        if status is None:
+            failed = run.outcome.get("code") != 0
+        elif os.WIFSIGNALED(status):
+            at_limit = os.WTERMSIG(status) in (signal.SIGKILL, signal.SIGXCPU) and run.cpu_s >= run.limits["cpu_s"]
+            return "cpu_timeout" if at_limit else "killed"
         else:
-            verdict = "syntax_error" if run.outcome.get("syntax") is True and not run.compiled else "error"
+            failed = os.WEXITSTATUS(status) != 0
+        if not failed:
+            return "ok"
+        return "syntax_error" if run.outcome.get("syntax") is True and not run.compiled else "error"
+
+    def answer(self, run: Run, fetched: tuple[Any, Any, list[bytes]], dirty: bool = False, **more: Any) -> None:
+        """Say how it ended."""
+        assert run.ended is not None
+        files, errors, contents = fetched
+        ended = run.exited or {"exited": run.died, "left": 0}
+        status = ended["exited"]
+        verdict = self.verdict(run, status)
         if run.reason == "setup":
             run.notes.append("the program was not started in time")
-        if run.exited["left"] and run.reason is None:
-            run.notes.append(f"{run.exited['left']} processes left by the program were killed")
+        if ended["left"] and run.reason is None:
+            run.notes.append(f"{ended['left']} processes left by the program were killed")
+        code = run.outcome.get("code") if status is None else None
+        if status is not None and os.WIFEXITED(status):
+            code = os.WEXITSTATUS(status)
         parts = (*run.out.parts(), *run.err.parts())
-        self.send(
-            {
-                "status": verdict,
-                "exit_code": None if signalled else os.WEXITSTATUS(status),
-                "signal": os.WTERMSIG(status) if signalled and run.reason is None and status is not None else None,
-                "outcome": run.outcome,
-                "sizes": [len(part) for part in parts],
-                "totals": [run.out.total, run.err.total],
-                "wall_ms": (run.ended - (run.begun or run.ended)) * 1e3,
-                "cpu_ms": cpu_s * 1e3,
-                "max_rss_mb": peak / (1 << 20),
-                "notes": run.notes,
-                "files": files,
-                "file_errors": errors,
-                "dirty": not clean or verdict in ("oom", "sandbox_error"),
-            },
-            *parts,
-            *contents,
-        )
+        answer = {
+            "status": verdict,
+            "exit_code": code if isinstance(code, int) and run.reason is None else None,
+            "signal": os.WTERMSIG(status) if verdict == "killed" and status and os.WIFSIGNALED(status) else None,
+            "outcome": run.outcome,
+            "sizes": [len(part) for part in parts],
+            "totals": [run.out.total, run.err.total],
+            "wall_ms": (run.ended - (run.begun or run.ended)) * 1e3,
+            "cpu_ms": run.cpu_s * 1e3,
+            "max_rss_mb": run.peak / (1 << 20),
+            "notes": run.notes,
+            "files": files,
+            "file_errors": errors,
+            "dirty": dirty or verdict == "sandbox_error" or (verdict == "oom" and self.session is None),
+        }
+        self.send(answer | more, *parts, *contents)
 
 
-def descendants(root: int) -> list[int]:
-    """Every living process beneath `root`."""
-    found: list[int] = []
-    queue = [root]
-    while queue:
-        pid = queue.pop()
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{pid}/task"):
-                with open(f"/proc/{pid}/task/{task}/children") as children:
-                    queue.extend(new := [int(child) for child in children.read().split()])
-                    found.extend(new)
-    return found
+def exactly(count: int) -> bytes:
+    """`count` bytes of the host's stream. Raises HostGone at its end."""
+    pieces = []
+    while count:
+        piece = os.read(0, count)
+        if not piece:
+            raise HostGone
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def memory_file(data: bytes) -> int:
+    """Descriptor of an anonymous file that holds `data`."""
+    descriptor = os.memfd_create("request")
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    return descriptor
+
+
+def interrupt(pid: int) -> None:
+    """As Ctrl-C would."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)
 
 
 def empty(path: str, deadline: float) -> bool:
@@ -512,91 +550,23 @@ def empty(path: str, deadline: float) -> bool:
     return True
 
 
-class Cgroup:
-    """Counters and limits of the slot's control group, through descriptors that the host opened."""
-
-    def __init__(self, descriptors: dict[str, Any]) -> None:
-        self.descriptors = descriptors
-        self.base = 0
-        self.armed = (0, 0)
-        self.cpu_before = self.oom_before = 0.0
-
-    def has(self, name: str) -> bool:
-        return name in self.descriptors
-
-    def _read(self, name: str) -> str:
-        return os.pread(self.descriptors[name], 4096, 0).decode()
-
-    def _write(self, name: str, value: int | str) -> None:
-        os.pwrite(self.descriptors[name], str(value).encode(), 0)
-
-    def _field(self, name: str, field: str) -> int:
-        for line in self._read(name).splitlines():
-            key, _, value = line.partition(" ")
-            if key == field:
-                return int(value)
-        return 0
-
-    def enter(self) -> None:
-        """Move the calling process (the future zygote) in; its children are born there."""
-        for descriptor in self.descriptors["procs"]:
-            os.write(descriptor, b"0")
-
-    def set_base(self) -> None:
-        """What the warm interpreter itself occupies, added to every limit."""
-        self.base = int(self._read("memory_current"))
-
-    def arm(self, memory: int, processes: int) -> None:
-        """Limits of the coming run; counters are taken from here."""
-        if self.armed != (memory, processes):
-            self._write("memory_max", self.base + memory)
-            if self.has("pids_max"):
-                self._write("pids_max", processes + 1)  # and the zygote
-            self.armed = (memory, processes)
-        self.oom_before += self.oom_kills()
-        self.cpu_before += self.cpu_s() or 0.0
-        if self.has("memory_peak_reset"):
-            self._write("memory_peak", 0)
-
-    def forbid_forks(self) -> None:
-        """A killer that new processes cannot outrun."""
-        if self.has("pids_max"):
-            self._write("pids_max", 0)
-            self.armed = (0, 0)
-
-    def oom_kills(self) -> int:
-        return int(self._field("memory_events", "oom_kill") - self.oom_before)
-
-    def cpu_s(self) -> float | None:
-        """CPU seconds since the run was armed; None without that controller."""
-        if self.has("cpu_ns"):
-            return int(self._read("cpu_ns")) / 1e9 - self.cpu_before
-        if self.has("cpu_stat"):
-            return self._field("cpu_stat", "usage_usec") / 1e6 - self.cpu_before
-        return None
-
-    def peak(self) -> int:
-        """Most memory above the warm interpreter's, bytes; 0 where the kernel does not keep it per run."""
-        if self.has("memory_peak_reset"):
-            return max(0, int(self._read("memory_peak")) - self.base)
-        return 0
-
-
 def main() -> None:
     supervisor = Supervisor(json.loads(sys.argv[-1]))
-    try:
-        supervisor.send({"ready": supervisor.start()})
-        supervisor.serve()
-    except HostGone:
-        pass
-    except BrokenPipeError:
-        pass
-    finally:
-        with contextlib.suppress(OSError):
-            for pid in descendants(supervisor.zygote_pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            os.kill(supervisor.zygote_pid, signal.SIGKILL)
+    with contextlib.suppress(HostGone, BrokenPipeError):
+        try:
+            supervisor.send({"ready": supervisor.start()})
+            supervisor.serve()
+        finally:
+            for _ in range(100):
+                for pid in (left := descendants(os.getpid())):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    while os.waitpid(-1, os.WNOHANG)[0]:
+                        pass
+                if not left:
+                    break
+                time.sleep(0.001)
 
 
 if __name__ == "__main__":

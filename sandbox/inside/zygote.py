@@ -69,20 +69,6 @@ def memory_bytes() -> dict[str, int]:
         return {name.rstrip(":"): int(value) << 10 for name, value, *_ in fields}
 
 
-def descendants(root: int) -> list[int]:
-    """Every living process beneath `root`, nearest first."""
-    found: list[int] = []
-    queue = [root]
-    while queue:
-        pid = queue.pop(0)
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{pid}/task"):
-                with open(f"/proc/{pid}/task/{task}/children") as children:
-                    queue.extend(new := [int(child) for child in children.read().split()])
-                    found.extend(new)
-    return found
-
-
 class Zygote:
     """One program at a time, in a fork of this process."""
 
@@ -91,6 +77,7 @@ class Zygote:
         self.control = socket.socket(fileno=CONTROL)
         self.program = load("program")
         self.confine = load("confine")
+        self.descendants = load("meter").descendants
         self.ruleset: int | None = None
         # before Landlock could scope signals, a filter must: the host's processes are in sight
         abi = self.confine.landlock_abi()
@@ -163,7 +150,7 @@ class Zygote:
         confine.prctl(confine.PR_SET_DUMPABLE, 1)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
             score.write("1000")
-        body = program.read_request(4)
+        body = {} if message["session"] else program.read_request(4)
         os.chdir(config["workdir"])
         program.set_limits(message["limits"], self.base, message["cgroup"], message["nproc"])
         if ruleset is not None:
@@ -174,7 +161,10 @@ class Zygote:
         program.open_stdio(body.get("stdin"))
         program.reseed(body.get("seed"))
         gc.enable()
-        return program.run_once(body, program.Report(3), config["workdir"])
+        report = program.Report(3)
+        if message["session"]:
+            return program.Conversation(report, config["workdir"]).serve()
+        return program.run_once(body, report, config["workdir"])
 
     def reap(self) -> bool:
         """Collect the dead and what they used. Returns whether any child is left."""
@@ -195,7 +185,7 @@ class Zygote:
         killed = 0
         deadline = time.monotonic() + 5
         while self.reap() and time.monotonic() < deadline:
-            for pid in descendants(os.getpid()):
+            for pid in self.descendants(os.getpid()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     killed += 1
@@ -211,16 +201,15 @@ class Zygote:
     def say(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
         socket.send_fds(self.control, [json.dumps(message).encode()], descriptors or [])
 
-    def fetch(self, paths: list[str]) -> None:
-        """Open files of the work directory for the supervisor: regular ones only, no link followed on the way."""
-        for path in paths:
-            try:
-                descriptor = open_beneath(self.config["workdir"], path)
-            except OSError as error:
-                self.say({"file": path, "error": os.strerror(error.errno) if error.errno else str(error)})
-                continue
-            self.say({"file": path}, [descriptor])
-            os.close(descriptor)
+    def fetch(self, path: str) -> None:
+        """Open a file of the work directory for the supervisor: a regular one, no link followed on the way."""
+        try:
+            descriptor = open_beneath(self.config["workdir"], path)
+        except OSError as error:
+            self.say({"file": path, "error": os.strerror(error.errno) if error.errno else str(error)})
+            return
+        self.say({"file": path}, [descriptor])
+        os.close(descriptor)
 
     def serve(self) -> None:
         """Obey the supervisor until it goes."""
@@ -256,8 +245,21 @@ class Zygote:
             self.kill_all()
             if self.main is not None:
                 self.finish()
+        elif message["do"] == "end":
+            self.kill_all()
+            self.main = None
+            self.say({"ended": True})
         elif message["do"] == "fetch":
-            self.fetch(message["paths"])
+            self.fetch(message["path"])
+        elif message["do"] == "adopt":
+            # the turn's process carries the session on; its checkpoint is of no more use
+            self.main, checkpoint = message["pid"], self.main
+            if checkpoint is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(checkpoint, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(checkpoint, 0)
+            self.say({"adopted": self.main})
 
 
 def open_beneath(folder: str, path: str) -> int:
