@@ -6,6 +6,7 @@ docs/algorithms.md shows a TRL trainer and a verl registration in ten lines each
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -29,7 +30,8 @@ def padded_policy_loss(
     """Loss (scalar), per-token loss ([batch, time]) and diagnostics of one padded micro-batch.
 
     All tensors [batch, time], one trajectory a row; advantage may be [batch]. `mask` is 1 at model tokens and 0
-    at padding and tool tokens. `counts` are those of the whole optimiser step; by default this batch's own.
+    at padding and tool tokens. `counts` are those of the whole optimiser step; by default this batch's own. Their
+    horizon, when 0, is the recipe's, or the width.
     """
     rows, width = logp.shape
     segments = torch.arange(rows, device=logp.device).repeat_interleave(width)
@@ -42,8 +44,11 @@ def padded_policy_loss(
     loss, diagnostics = policy_loss(
         logp.reshape(-1), flat(logp_old), flat(logp_mu), per_token.reshape(-1), flat_mask, segments, recipe
     )
+    horizon = float(recipe.aggregation.horizon or width)
     if counts is None:
-        counts = count(flat_mask, segments, float(recipe.aggregation.horizon or width))
+        counts = count(flat_mask, segments, horizon)
+    elif not counts.horizon:
+        counts = replace(counts, horizon=horizon)
     total = aggregate(loss, flat_mask, segments, recipe.aggregation.mode, counts)
     return total, loss.reshape(rows, width), diagnostics
 

@@ -16,4 +16,4 @@ def surrogate(tokens: ModelTokens, ratio: LogRatio, clip: choices.Gmpo) -> Surro
     clipped = torch.where(gain, ratio.value.clamp(max=clip.eps_hi), ratio.value.clamp(min=-clip.eps_lo))
     loss = -tokens.advantage * tokens.mean(clipped)[tokens.segment].exp()
     detached = ratio.value.detach()
-    return unbounded(loss, gain & (detached > clip.eps_hi), ~gain & (detached < -clip.eps_lo))
+    return unbounded(loss, gain & (detached > clip.eps_hi), (tokens.advantage < 0) & (detached < -clip.eps_lo))

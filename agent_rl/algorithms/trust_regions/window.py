@@ -34,13 +34,13 @@ class Surrogate:
 def windowed(log_ratio: Tensor, advantage: Tensor, lower: Tensor, upper: Tensor, dual: Tensor | None) -> Surrogate:
     """-A exp(log_ratio), clipped to the window on the side that the sign of A makes greedy. All [M]."""
     infinity = torch.full_like(advantage, float("inf"))
-    gain = advantage > 0
+    gain, pain = advantage > 0, advantage < 0
     ceiling = torch.where(gain, upper, infinity if dual is None else dual)
     floor = torch.where(gain, -infinity, lower)
     loss = -advantage * torch.clamp(log_ratio, floor, ceiling).exp()
     detached = log_ratio.detach()
     over, under = detached > ceiling, detached < floor
-    return Surrogate(loss, over & gain, under, over & ~gain, lower, upper)
+    return Surrogate(loss, over & gain, under & pain, over & pain, lower, upper)
 
 
 def unbounded(loss: Tensor, high: Tensor | None = None, low: Tensor | None = None) -> Surrogate:
