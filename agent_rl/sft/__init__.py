@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agent_rl.sft.warmup import run
     from agent_rl.sft.settings import SftSettings
+    from agent_rl.sft.warmup import run
 
 __all__ = ["SftSettings", "run"]
 

@@ -1,4 +1,4 @@
-"""Batches of sequences of like length, and their tensors."""
+"""Batches of sequences, their parts of like length, and their tensors."""
 
 from __future__ import annotations
 
@@ -11,21 +11,13 @@ from torch import Tensor
 
 from agent_rl.sft.sequences import TrainingSequence
 
-_POOL = 32
-"""Batches whose sequences are sorted by length together: little padding, much of the shuffling kept."""
 
-
-def batch_order(lengths: Sequence[int], batch_size: int, steps: int, seed: int) -> Iterator[list[int]]:
-    """Indices of `steps` batches: epoch after epoch in new order, lengths alike within a batch."""
+def batch_order(count: int, batch_size: int, steps: int, seed: int) -> Iterator[list[int]]:
+    """Indices of `steps` batches of sequences 0 .. count - 1: epoch after epoch, each in a new random order."""
     rng = random.Random(f"batches/{seed}")
-    pending: list[list[int]] = []
-    stream = _endless(len(lengths), rng)
+    stream = _endless(count, rng)
     for _ in range(steps):
-        if not pending:
-            pool = sorted((next(stream) for _ in range(_POOL * batch_size)), key=lengths.__getitem__)
-            pending = [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
-            rng.shuffle(pending)
-        yield pending.pop()
+        yield [next(stream) for _ in range(batch_size)]
 
 
 def _endless(count: int, rng: random.Random) -> Iterator[int]:
@@ -33,6 +25,17 @@ def _endless(count: int, rng: random.Random) -> Iterator[int]:
         order = list(range(count))
         rng.shuffle(order)
         yield from order
+
+
+def split_by_length(indices: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
+    """The batch in parts of `size` of like length, so that little is padded.
+
+    Lengths are put together within a batch only. Batches of like length would each hold one kind of
+    demonstration (short: guesses; long: two programs), and, each being averaged over its own tokens, would
+    give the kinds other weights than their shares.
+    """
+    ordered = sorted(indices, key=lengths.__getitem__)
+    return [ordered[at : at + size] for at in range(0, len(ordered), size)]
 
 
 @dataclass(frozen=True, slots=True)

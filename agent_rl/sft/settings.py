@@ -102,8 +102,8 @@ class SftSettings(Settings):
     """Optimiser steps; the length of a run is never counted in minutes, so that it can be repeated."""
     batch_size: int = Field(64, ge=1)
     """Demonstrations a step."""
-    micro_batch_size: int | None = Field(default=None, ge=1)
-    """Demonstrations a forward pass, where a whole batch does not fit the memory; None means all."""
+    micro_batch_size: int = Field(16, ge=1)
+    """Demonstrations a forward pass, of like length; gradients of a batch's passes are added up."""
     lr: float = Field(2e-3, gt=0)
     """Highest learning rate."""
     final_lr_share: float = Field(0.05, ge=0, le=1)

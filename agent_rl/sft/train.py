@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from agent_rl.sft.batches import IGNORED, TokenBatch, batch_order, token_batch
+from agent_rl.sft.batches import IGNORED, TokenBatch, batch_order, split_by_length, token_batch
 from agent_rl.sft.sequences import TrainingSequence
 from agent_rl.sft.settings import SftSettings
 
@@ -71,13 +71,14 @@ def train(
         fused=True,
     )
     cast = torch.autocast(device.type, dtype=torch.bfloat16) if settings.dtype == "bfloat16" else nullcontext()
-    micro = settings.micro_batch_size or settings.batch_size
     start = time.monotonic()
     progress = None
-    order = batch_order([len(s.ids) for s in sequences], settings.batch_size, settings.steps, settings.seed)
+    lengths = [len(s.ids) for s in sequences]
+    order = batch_order(len(sequences), settings.batch_size, settings.steps, settings.seed)
     for step, indices in enumerate(order):
         parts = [
-            token_batch([sequences[i] for i in indices[at : at + micro]], pad) for at in range(0, len(indices), micro)
+            token_batch([sequences[i] for i in part], pad)
+            for part in split_by_length(indices, lengths, settings.micro_batch_size)
         ]
         learnt = sum(part.learnt for part in parts)
         total = 0.0
