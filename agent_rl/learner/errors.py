@@ -46,5 +46,6 @@ def nonfinite(count: int, bound: int, rows: Sequence[TrainRow]) -> TooManyNonfin
     where = f" Last seen in: {describe(rows)}." if rows else ""
     return TooManyNonfiniteUpdates(
         f"{count} updates in a row had a gradient that is not finite (learner.max_nonfinite_updates={bound}); "
-        f"the weights were not touched by them.{where} Turn down learner.optimizer.lr, or look at these trajectories' log-probs."
+        f"the weights were not touched by them.{where} Turn down learner.optimizer.lr, or "
+        "look at these trajectories' log-probs."
     )

@@ -25,6 +25,11 @@ PACKED_ATTENTION = "agent_rl_packed"
 """Name under which the block-diagonal attention is registered with transformers."""
 FLASH_ATTENTION = "flash_attention_2"
 
+
+class CannotPack(ValueError):
+    """The model's attention does more than the packed one knows."""
+
+
 _SLACK = 1.25
 """Rows share a bucket while the longest is at most this many times the shortest."""
 _in_packed_forward: ContextVar[bool] = ContextVar("in_packed_forward", default=False)
@@ -178,7 +183,7 @@ def packed_attention(
     """Causal attention within each row of a pack; [1, heads, N, d] -> [1, N, heads, d].
 
     Without `buckets` (generation, or a padded pass) it is transformers' own SDPA attention.
-    Raises ValueError for attention that has more to it than a causal window.
+    Raises CannotPack for attention that has more to it than a causal window.
     """
     if buckets is None:
         return sdpa_attention_forward(
@@ -186,9 +191,7 @@ def packed_attention(
         )
     unknown = [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]
     if unknown:
-        raise ValueError(
-            f"{type(module).__name__} needs {', '.join(unknown)}, which packing does not do; use learner.packing=padded"
-        )
+        raise CannotPack(f"{type(module).__name__} needs {', '.join(unknown)}, which packing does not do")
     repeats = query.shape[1] // key.shape[1]
     if repeats > 1:
         key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)

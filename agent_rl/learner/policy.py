@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from agent_rl.learner.batch import TrainRow
 from agent_rl.learner.logprobs import HeadMath, token_logprobs
-from agent_rl.learner.packing import FLASH_ATTENTION, PACKED_ATTENTION, Pass, hidden_states, lay_out
+from agent_rl.learner.packing import FLASH_ATTENTION, PACKED_ATTENTION, CannotPack, Pass, hidden_states, lay_out
 
 log = logging.getLogger(__name__)
 
@@ -100,10 +100,14 @@ class Policy(nn.Module):
         reason = self._why_not_packed()
         if reason is None:
             self.model.set_attn_implementation(self._packed_implementation())
-            gap = self._packing_gap()
-            if gap <= self._tolerance():
-                return True, f"{self.model.config._attn_implementation}, gap to padded {gap:.1e}"
-            reason = f"its packed log-probs differ from its padded ones by {gap:.3g}"
+            try:
+                gap = self._packing_gap()
+            except CannotPack as error:
+                reason = str(error)
+            else:
+                if gap <= self._tolerance():
+                    return True, f"{self.model.config._attn_implementation}, gap to padded {gap:.1e}"
+                reason = f"its packed log-probs differ from its padded ones by {gap:.3g}"
             self.model.set_attn_implementation(before)
         if packing == "packed":
             raise ValueError(f"learner.packing=packed, but {type(self.model).__name__} cannot be packed: {reason}")
