@@ -155,7 +155,7 @@ def to_problem(data: Mapping[str, Any], schema: Schema, source: str, columns: Co
         return reach(row, explicit_path) if explicit_path else _first(both, names)
 
     source = str(pick(columns and columns.source, ("data_source", "source")) or source)
-    metadata = dict(row["metadata"]) if schema.name == "own" and isinstance(row.get("metadata"), Mapping) else {}
+    metadata = _plain(row["metadata"]) if schema.name == "own" and isinstance(row.get("metadata"), Mapping) else {}
     if (level := level_of(pick(columns and columns.level, LEVEL))) is not None:
         metadata["level"] = level
     if (subject := pick(columns and columns.subject, SUBJECT)) is not None:
@@ -230,3 +230,12 @@ def problem_id(given: Any, source: str, question: str) -> str:
 
 def _lower(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k.lower(): v for k, v in row.items() if isinstance(k, str)}
+
+
+def _plain(value: Any) -> Any:
+    """The same value with floats for decimals, so that records can be written as JSON."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return float(value) if isinstance(value, Decimal) else value

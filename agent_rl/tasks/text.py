@@ -23,7 +23,9 @@ _LEADING = re.compile(
     r"is the answer to the problem\.\s*",
     re.IGNORECASE,
 )
-_SIGNED = re.compile(r"[^\W_]|[-+*/^<>=!%|]|(?<=\d)[.,](?=\d)")
+_PUNCTUATION = re.compile(r"(?<!\d)[.,]|[.,](?!\d)")
+_UNSIGNED = {c: None for c in range(128) if not (chr(c).isalnum() or chr(c) in "-+*/^<>=!%|.,")}
+_LONGEST_TRAILER = 200
 
 
 def strip_instructions(question: str) -> str:
@@ -32,7 +34,12 @@ def strip_instructions(question: str) -> str:
     Instructions belong to the prompt format; left in, they ask for two answer forms at once and hide that two
     questions are the same one.
     """
-    stripped = _TRAILING.sub("", _LEADING.sub("", question)).strip()
+    start = _LEADING.sub("", question)
+    cut = max(0, len(start) - _LONGEST_TRAILER)  # the trailer is short, questions are not
+    tail = start[cut:]
+    if "\\boxed{}" in tail or "nswer:" in tail:
+        tail = _TRAILING.sub("", tail)
+    stripped = (start[:cut] + tail).strip()
     return stripped or question
 
 
@@ -41,7 +48,7 @@ def signed_key(question: str) -> bytes:
 
     White space, brackets, TeX spacing and punctuation do not count; `3 + 4` and `3 * 4` stay apart. For deduplication.
     """
-    return _digest("".join(_SIGNED.findall(question.lower())))
+    return _digest(_PUNCTUATION.sub("", question.lower()).translate(_UNSIGNED))
 
 
 def loose_key(question: str) -> bytes:

@@ -13,7 +13,7 @@ from agent_rl.tasks.settings import ColumnSettings, DataSettings
 CHAT = [{"role": "user", "content": "What is 1+1?"}]
 
 FORMS = {
-    "own": ({"id": "a", "question": "1+1?", "gold": "2", "kind": "numeric", "metadata": {"k": 1}}, "1+1?", "2"),
+    "own": ({"id": "a", "question": "1+1?", "gold": "2", "kind": "numeric", "metadata": {"k": [1.5]}}, "1+1?", "2"),
     "gsm8k": ({"question": "1+1?", "answer": "It is <<1+1=2>>2.\n#### 2"}, "1+1?", "2"),
     "math": (
         {"problem": "1+1?", "solution": r"$\boxed{2}$", "level": "Level 3", "type": "Algebra"},
@@ -56,7 +56,8 @@ def test_own_schema_keeps_verifier_and_metadata(tmp_path):
     file = tmp_path / "own.jsonl"
     file.write_text(json.dumps({**FORMS["own"][0], "source": "mine"}))
     (problem,) = load_problems(DataSettings(path=str(file)))
-    assert (problem.id, problem.source, problem.kind, problem.metadata) == ("mine/a", "mine", "numeric", {"k": 1})
+    assert (problem.id, problem.source, problem.kind, problem.metadata) == ("mine/a", "mine", "numeric", {"k": [1.5]})
+    json.dumps(problem.metadata)
 
 
 def test_level_and_subject_are_read(tmp_path):
