@@ -2,8 +2,8 @@
 
     python benchmarks/tasks.py [--rows 20000]
 
-Prints one JSON object. Ratios are within this run: `over_json` is the time of `load_problems` divided by that of parsing
-the same lines with the standard `json` module alone.
+Prints one JSON object. Ratios are within this run: `over_json` is the time of `load_problems` divided by that of
+parsing the same lines with the standard `json` module alone.
 """
 
 from __future__ import annotations
