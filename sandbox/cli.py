@@ -18,6 +18,7 @@ def _main() -> None:
 
 @app.command()
 def serve(
+    context: typer.Context,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8080,
     host: Annotated[str, typer.Option(help="Address to listen on; anything but loopback needs a token.")] = "127.0.0.1",
     token_file: Annotated[
@@ -37,7 +38,7 @@ def serve(
     from sandbox.settings import ServiceSettings
 
     values: dict[str, object] = _from_file(config)
-    context = {
+    options = {
         "host": host,
         "port": port,
         "backend": backend,
@@ -45,12 +46,9 @@ def serve(
         "slots": slots,
         "log_level": log_level,
     }
-    import click
-
-    current = click.get_current_context()
-    for name, value in context.items():
-        given = current.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-        if given or name not in values:
+    for name, value in options.items():
+        source = context.get_parameter_source(name)
+        if name not in values or (source is not None and source.name != "DEFAULT"):
             values[name] = value
     if package:
         values["packages"] = package

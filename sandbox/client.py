@@ -34,6 +34,7 @@ from sandbox.schemas import (
 )
 
 CONNECTION_FAILURES = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
+FIRST_BACKOFF_S = 0.05
 DEFAULT_SLACK_S = 60.0
 """Beyond the wall limit, time for queueing, retries and a restart when the caller names no deadline."""
 
@@ -197,12 +198,12 @@ class SandboxClient:
                         if status not in (429, 500, 502, 503, 504):
                             raise SandboxRejectedError(status, error)
                         last, pause = f"HTTP {status} {error.code}: {error.message}", error.retry_after_s or 0.0
-                        if status == 429:
-                            failures -= 1  # back-pressure, not a failure
+                        if status in (429, 503):
+                            failures -= 1  # back-pressure or a restart: waited out, not a failure
                     failures += 1
                     if failures >= self.attempts:
                         raise SandboxUnavailableError(self._down(f"{self.attempts} tries failed; the last: {last}"))
-                    pause = max(pause, 0.1 * 2**failures) * random.uniform(0.75, 1.25)
+                    pause = max(pause, FIRST_BACKOFF_S * 2**failures) * random.uniform(0.75, 1.25)
                     if loop.time() + pause >= until:
                         raise SandboxUnavailableError(
                             self._down(f"the deadline leaves no time for another try; {last}")

@@ -205,7 +205,9 @@ class EmbeddedSandbox:
         line = b""
         while not line.endswith(b"\n"):
             left = deadline - time.monotonic()
-            if left <= 0 or self._stopping.is_set():
+            if self._stopping.is_set():
+                raise SandboxUnavailableError("the embedded sandbox was stopped")
+            if left <= 0:
                 raise SandboxUnavailableError(
                     f"the sandbox service was not ready after {self.settings.start_timeout_s:g} s"
                 )

@@ -36,7 +36,7 @@ class ScriptedSlot:
         self._interrupted.clear()
         said: list[str] = []
         try:
-            for line in request.code.splitlines():
+            for line in request.code.split("\n"):
                 word, _, rest = line.partition(" ")
                 if word == "say":
                     said.append(rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import uvicorn
 from sandbox.api import create_app
 from sandbox.backends.base import Backend
 from sandbox.client import SandboxClient
+from sandbox.embedded import EmbeddedSandbox
 from sandbox.service import SandboxService, running
 from sandbox.settings import ServiceSettings
 
@@ -63,3 +65,9 @@ async def eventually(condition: Any, seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+@functools.cache
+def shared_sandbox() -> EmbeddedSandbox:
+    """One real service for all tests of this run; it ends with the interpreter."""
+    return EmbeddedSandbox().start()
