@@ -165,6 +165,11 @@ def equal_expressions(a: sympy.Expr, b: sympy.Expr) -> bool:
     symbols = sorted(a.free_symbols | b.free_symbols, key=lambda symbol: symbol.name)
     if len(symbols) > MAX_SYMBOLS:
         raise TooLarge(f"more than {MAX_SYMBOLS} symbols")
+    difference = a - b
+    if difference.is_Rational:
+        return bool(difference == 0)
+    if not difference.free_symbols and not difference.is_Add and difference.is_nonzero:
+        return False  # such as exp(-1000), which no number of digits beside 1 would show
     return _equal_at_points(a, b, symbols) if symbols else _equal_constants(a, b)
 
 
@@ -198,10 +203,21 @@ def _number(value: sympy.Expr) -> mpmath.mpc | None:
     return number if mpmath.isfinite(number) else None
 
 
+def _fingerprint(value: sympy.Expr) -> int:
+    """A number that depends on every part of an expression and is the same in every process."""
+    seen = 0
+    for part in sympy.preorder_traversal(value):
+        if part.is_Rational:
+            token = f"{int(part.p) % 2**61}/{int(part.q) % 2**61}"
+        else:
+            token = part.name if isinstance(part, sympy.Symbol) else type(part).__name__
+        seen = zlib.crc32(token.encode(), seen)
+    return seen
+
+
 def _points(a: sympy.Expr, b: sympy.Expr, symbols: list[sympy.Symbol]) -> list[dict[sympy.Symbol, sympy.Rational]]:
     # Both texts enter, in either order: the outcome is reproducible, symmetric, and not known beforehand.
-    seed = sum(zlib.crc32(sympy.srepr(side)[:100_000].encode()) for side in (a, b))
-    stream = random.Random(seed)
+    stream = random.Random(_fingerprint(a) + _fingerprint(b))
     points = []
     for index in range(POINTS):
         signs = (1, 1) if index % 2 == 0 else (1, -1)

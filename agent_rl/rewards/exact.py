@@ -82,7 +82,7 @@ def split_unit(text: str) -> tuple[str, Unit | None, bool]:
         return body, unit, False  # the degrees belong to the function's argument
     if not rest or not words or rest[-1] in "+-*/=^_(,<>" or not _is_unit_text(words, glued):
         return body, unit, False
-    if len(words) == 1 and words.isalpha() and re.search(r"(?<![A-Za-z\\])[A-Za-z]", rest):
+    if re.fullmatch(r"[A-Za-z](?:\s*\^\s*\{?-?\d\}?)?", words) and re.search(r"(?<![A-Za-z\\])[A-Za-z]", rest):
         return body, unit, False
     head, _, tail = words.partition(" ")
     if head.strip().lower() in _SCALE and "\\text" not in head:

@@ -23,7 +23,11 @@ _PLAIN_NUMBER = re.compile(r"-?(?:\d{1,1000}(?:/\d{1,1000})?|\d{0,300}\.\d{1,300
 """What `Fraction` may be given: no exponents, since `Fraction("1e999999999")` never returns."""
 _FENCE = re.compile(r"^[ \t]*```([^\n`]*)$", re.MULTILINE)
 _HASHES = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]*)$", re.MULTILINE)
-_ANSWER_IS = re.compile(r"(?:answer[ \t]*(?:is|:|=)|answer[ \t]+is:)[ \t]*\**[ \t]*(\S[^\n]{0,500})", re.IGNORECASE)
+_ANSWER_IS = re.compile(r"answer[ \t]*(?:is[ \t]*:?|:|=)[ \t]*\**[ \t]*(\S[^\n]{0,500})", re.IGNORECASE)
+_PLAIN_NUMBER = re.compile(r"-?(?:\d{1,1000}(?:/\d{1,1000})?|\d{0,300}\.\d{1,300})$")
+"""What `Fraction` may be given: no exponents, since `Fraction("1e999999999")` never returns."""
+_FENCE = re.compile(r"^[ \t]*```([^\n`]*)$", re.MULTILINE)
+_HASHES = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]*)$", re.MULTILINE)
 _NUMBER = re.compile(r"(?<![\w.,])[-+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?")
 
 
@@ -86,12 +90,12 @@ def _last_box(text: str, skip_fenced: bool) -> Extracted | None:
     """One pass with a stack of open braces, so that many unclosed boxes cost no more than one."""
     if "\\boxed" not in text and "\\fbox" not in text:
         return None
-    fences = list(fenced_spans(text)) if skip_fenced and "```" in text else []
+    fences = deque(fenced_spans(text) if skip_fenced and "```" in text else ())
     starts: dict[int, int] = {}
     bare: list[Extracted] = []
     for match in _BOX.finditer(text):
         while fences and fences[0][1] <= match.start():
-            fences.pop(0)
+            fences.popleft()
         if fences and fences[0][0] <= match.start():
             continue
         if match.end() < len(text) and text[match.end()] == "{":

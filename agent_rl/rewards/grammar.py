@@ -24,6 +24,8 @@ _LEX = re.compile(
     r"|(?P<word>[A-Za-z]+)|(?P<power>\*\*)|(?P<sign>.))",
     re.DOTALL,
 )
+_COMPUTED_COMPLEX = re.compile(r"[\d\s.+\-*/()]*(?:\dj|(?<=\d)\s*[-+*]\s*I|I\s*[-+*/]\s*(?=\d))[\d\s.+\-*/()]*$")
+"""A number with an imaginary part as Python (`3+4j`) and sympy (`3 + 4*I`) print it."""
 _NAMES = {
     "sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "cot": sympy.cot, "sec": sympy.sec, "csc": sympy.csc,
     "arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "asin": sympy.asin, "acos": sympy.acos,
@@ -40,6 +42,7 @@ _GREEK_LIST = """
     omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega ell hbar
 """
 _GREEK = frozenset(_GREEK_LIST.split())
+_KNOWN = frozenset([*_NAMES, *_SEVERAL, *_CONSTANTS])
 _ACCENTS = frozenset(["dot", "ddot", "hat", "bar", "vec", "tilde", "overline", "widehat", "overrightarrow", "mathcal"])
 _CLOSING = {"(": ")", "[": "]", "{": "}", "\\{": "\\}", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
 _STOP = frozenset(["+", "-", ")", "]", "}", "\\}", ",", "\\rfloor", "\\rceil", "=", "&", ""])
@@ -59,6 +62,8 @@ def parse_expression(text: str) -> sympy.Expr:
         Unsupported: it uses a construct that only a larger grammar knows.
         TooLarge: it would evaluate to something beyond the bounds.
     """
+    if _COMPUTED_COMPLEX.match(text):
+        text = text.replace("j", "i").replace("I", "i")
     parser = _Parser(_tokens(text))
     value = parser.sum()
     if parser.peek():
@@ -74,11 +79,13 @@ def _tokens(text: str) -> list[tuple[str, bool]]:
         if not token:
             continue
         gap = match.group()[:1].isspace()
-        if kind == "word" and token not in _NAMES and token not in _SEVERAL and token not in _CONSTANTS:
+        if kind == "word" and len(token) > 1 and not (token in _KNOWN or (len(token) > 2 and token in _GREEK)):
             tokens.extend(_split_word(token, gap))
+        elif kind == "word" and token in ("I", "E") and tokens and tokens[-1][0] == "*":
+            tokens.append((token.lower(), gap))  # as sympy prints the imaginary unit and Euler's number
         elif kind == "power":
             tokens.append(("^", gap))
-        elif kind == "word" and token in _CONSTANTS:
+        elif kind == "word" and (token in _CONSTANTS or (len(token) > 2 and token in _GREEK)):
             tokens.append(("\\" + token, gap))
         else:
             tokens.append((token, gap))

@@ -147,6 +147,7 @@ def _judge_choice(answer: str, gold: str) -> Judgement:
 
 
 def _choice_letter(text: str) -> str | None:
+    text = " ".join(text.split())
     match = _CHOICE.match(text)
     if match is None:
         return None

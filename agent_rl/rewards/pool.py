@@ -8,25 +8,17 @@ thread and any loop can wait for a result.
 from __future__ import annotations
 
 import atexit
-import json
-import os
 import queue
-import select
 import signal
-import struct
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
-import psutil
-
+from agent_rl.rewards.process import Died, Worker, kill_group
 from agent_rl.rewards.settings import VerifierSettings
 from agent_rl.types import InfrastructureError
 
@@ -47,106 +39,6 @@ class _Job:
     enqueued: float = field(default_factory=time.monotonic)
 
 
-@dataclass(frozen=True, slots=True)
-class _Died:
-    """The worker ended during a job. `code` is negative for a signal; `deadline` if we killed it for its time."""
-
-    code: int
-    deadline: bool
-    cpu_seconds: float
-    stderr: str
-
-
-class _Worker:
-    """One child process. Owned by one thread; the kernel kills the child when that thread or the process ends."""
-
-    def __init__(self, settings: VerifierSettings):
-        self.jobs = 0
-        self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `end`)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p) or "."}
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "agent_rl.rewards.worker", str(os.getpid()), str(settings.memory_mb)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.stderr,
-            env=environment,
-            start_new_session=True,
-            bufsize=0,
-        )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.inlet, self.outlet = self.process.stdin.fileno(), self.process.stdout.fileno()
-        os.set_blocking(self.inlet, False)
-        os.set_blocking(self.outlet, False)
-
-    def send(self, message: Mapping[str, Any], deadline: float) -> bool:
-        """Hand over one message; False if the worker does not take it."""
-        body = json.dumps(message).encode()
-        data = memoryview(struct.pack(">I", len(body)) + body)
-        while data:
-            if not _wait(self.inlet, select.POLLOUT, deadline):
-                return False
-            try:
-                data = data[os.write(self.inlet, data) :]
-            except BlockingIOError:
-                continue
-            except BrokenPipeError:
-                return False
-        return True
-
-    def receive(self, deadline: float) -> dict[str, Any] | None:
-        """The next message; None if the worker ends or the deadline passes first."""
-        data = b""
-        while True:
-            if len(data) >= 4 and len(data) - 4 >= struct.unpack(">I", data[:4])[0]:
-                return json.loads(data[4:])
-            if not _wait(self.outlet, select.POLLIN, deadline):
-                return None
-            try:
-                piece = os.read(self.outlet, 65536)
-            except BlockingIOError:
-                continue
-            if not piece:
-                return None
-            data += piece
-
-    def cpu_seconds(self) -> float:
-        """Processor time of the worker so far; 0.0 if it is gone."""
-        try:
-            times = psutil.Process(self.process.pid).cpu_times()
-        except psutil.Error:
-            return 0.0
-        return times.user + times.system
-
-    def end(self, *, deadline: bool, cpu_seconds: float = 0.0) -> _Died:
-        """Kill the process group, reap it, and say how it ended."""
-        if not deadline and self.process.poll() is None:
-            # It closed its output: it is dying by itself, and how it dies is what we want to know.
-            try:
-                self.process.wait(timeout=1.0)
-            except subprocess.TimeoutExpired:
-                deadline = False
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            self.process.kill()
-        code = self.process.wait(timeout=30)
-        self.stderr.seek(0, os.SEEK_END)
-        self.stderr.seek(max(0, self.stderr.tell() - 2000))
-        text = self.stderr.read().decode(errors="replace").strip()
-        for stream in (self.process.stdin, self.process.stdout, self.stderr):
-            if stream is not None:
-                stream.close()
-        return _Died(code, deadline, cpu_seconds, text)
-
-
-def _wait(descriptor: int, event: int, deadline: float) -> bool:
-    poller = select.poll()
-    poller.register(descriptor, event)
-    remaining = deadline - time.monotonic()
-    return remaining > 0 and bool(poller.poll(remaining * 1000))
-
-
 class WorkerPool:
     """Runs jobs in worker processes. Thread-safe. Nothing starts before the first job.
 
@@ -156,16 +48,14 @@ class WorkerPool:
 
     def __init__(self, settings: VerifierSettings):
         self.settings = settings
-        self._queue: queue.Queue[_Job] = queue.Queue(settings.queue_size)
-        self._lock = threading.Lock()
-        self._lanes: list[threading.Thread] = []
-        self._idle = 0
-        self._closed = threading.Event()
-        self._running: set[_Worker] = set()
+        self.jobs: queue.Queue[_Job | None] = queue.Queue(settings.queue_size)
+        self.closed = threading.Event()
         self.started = 0
         """Workers started so far."""
         self.killed = 0
-        """Workers killed at a deadline so far."""
+        """Workers ended at a deadline so far, by us or by the kernel."""
+        self._lock = threading.Lock()
+        self._lanes: list[_Lane] = []
         _open_pools.add(self)
 
     def submit(self, message: Mapping[str, Any], *, custom: bool = False) -> Future[dict[str, Any]]:
@@ -177,67 +67,90 @@ class WorkerPool:
         """
         job = _Job(message, custom)
         with self._lock:
-            if self._closed.is_set():
+            if self.closed.is_set():
                 raise InfrastructureError("verifier", "the verifier is closed", retryable=False)
             try:
-                self._queue.put_nowait(job)
+                self.jobs.put_nowait(job)
             except queue.Full:
                 raise QueueFull from None
-            if self._idle < self._queue.qsize() and len(self._lanes) < self.settings.workers:
-                lane = threading.Thread(target=self._serve, name=f"verifier-{len(self._lanes)}", daemon=True)
+            idle = sum(lane.idle for lane in self._lanes)
+            if idle < self.jobs.qsize() and len(self._lanes) < self.settings.workers:
+                lane = _Lane(self, len(self._lanes))
                 self._lanes.append(lane)
                 lane.start()
         return job.future
 
+    def count(self, *, started: int = 0, killed: int = 0) -> None:
+        """Add to the counters."""
+        with self._lock:
+            self.started += started
+            self.killed += killed
+
     def close(self) -> None:
         """Kill every worker, fail every waiting job, and wait for the threads."""
         with self._lock:
-            self._closed.set()
-            running = list(self._running)
-        for worker in running:
-            _kill_group(worker.process.pid)
-        for lane in self._lanes:
-            lane.join(timeout=35)
+            self.closed.set()
         while True:
             try:
-                job = self._queue.get_nowait()
+                job = self.jobs.get_nowait()
             except queue.Empty:
                 break
-            if job.future.set_running_or_notify_cancel():
+            if job is not None and job.future.set_running_or_notify_cancel():
                 job.future.set_exception(
                     InfrastructureError("verifier", "closed while the answer waited", retryable=False)
                 )
+        for lane in self._lanes:
+            lane.interrupt()
+        for lane in self._lanes:
+            lane.join(timeout=35)
         _open_pools.discard(self)
 
-    def _serve(self) -> None:
-        worker: _Worker | None = None
+
+class _Lane(threading.Thread):
+    """A thread and the one worker process that it owns."""
+
+    def __init__(self, pool: WorkerPool, index: int):
+        super().__init__(name=f"verifier-{index}", daemon=True)
+        self.pool = pool
+        self.settings = pool.settings
+        self.idle = False
+        self.worker: Worker | None = None
+
+    def interrupt(self) -> None:
+        """Make the lane notice that the pool is closed, whatever it waits for."""
+        worker = self.worker
+        if worker is not None:
+            kill_group(worker.process.pid)
+        if not self.pool.jobs.full():
+            self.pool.jobs.put(None)
+
+    def run(self) -> None:
+        """Serve jobs until the pool is closed."""
         try:
-            while not self._closed.is_set():
-                with self._lock:
-                    self._idle += 1
+            while not self.pool.closed.is_set():
+                self.idle = True
                 try:
-                    job = self._queue.get(timeout=_IDLE_POLL_SECONDS)
+                    job = self.pool.jobs.get(timeout=_IDLE_POLL_SECONDS)
                 except queue.Empty:
                     continue
                 finally:
-                    with self._lock:
-                        self._idle -= 1
-                if not job.future.set_running_or_notify_cancel():
-                    continue
-                try:
-                    result, worker = self._execute(job, worker)
-                    job.future.set_result(result)
-                except InfrastructureError as error:
-                    worker = None
-                    job.future.set_exception(error)
-                except BaseException as error:
-                    job.future.set_exception(InfrastructureError("verifier", f"{type(error).__name__}: {error}"))
-                    raise
+                    self.idle = False
+                if job is not None and job.future.set_running_or_notify_cancel():
+                    self._serve(job)
         finally:
-            if worker is not None:
-                self._end(worker, deadline=True)
+            self._end_worker(deadline=True)
 
-    def _execute(self, job: _Job, worker: _Worker | None) -> tuple[dict[str, Any], _Worker | None]:
+    def _serve(self, job: _Job) -> None:
+        try:
+            job.future.set_result(self._execute(job))
+        except InfrastructureError as error:
+            job.future.set_exception(error)
+        except Exception as error:
+            # A fault of this thread (no file descriptors left, ...) must reach the caller, and the worker is suspect.
+            self._end_worker(deadline=True)
+            job.future.set_exception(InfrastructureError("verifier", f"{type(error).__name__}: {error}"))
+
+    def _execute(self, job: _Job) -> dict[str, Any]:
         """Run one job, on a fresh worker after each death, within the bounds of the settings."""
         settings = self.settings
         if time.monotonic() - job.enqueued > settings.queue_seconds:
@@ -247,73 +160,74 @@ class WorkerPool:
             )
         complaint = ""
         for _ in range(settings.crash_retries + 1):
-            if self._closed.is_set():
-                break
+            if self.pool.closed.is_set():
+                raise InfrastructureError("verifier", "closed while the answer was compared", retryable=False)
+            worker, complaint = self._ready_worker()
             if worker is None:
-                worker, complaint = self._start()
-                if worker is None:
-                    continue
+                continue
             began = worker.cpu_seconds()
             deadline = time.monotonic() + settings.wall_seconds
             reply = worker.receive(deadline) if worker.send(job.message, deadline) else None
             if reply is not None:
                 worker.jobs += 1
                 if reply.pop("recycle") or worker.jobs >= settings.jobs_per_worker:
-                    self._end(worker, deadline=True)
-                    worker = None
-                return reply, worker
+                    self._end_worker(deadline=True)
+                return reply
             used = worker.cpu_seconds() - began
-            died = self._end(worker, deadline=time.monotonic() >= deadline, cpu_seconds=used)
-            worker = None
-            verdict, complaint = self._after_death(died, job)
+            died = self._end_worker(deadline=time.monotonic() >= deadline)
+            assert died is not None
+            verdict, complaint = self._after_death(died, used, job)
+            if not self.pool.closed.is_set():
+                self._spawn()  # it starts while this verdict is on its way
             if verdict is not None:
-                return verdict, None
-        if self._closed.is_set():
-            raise InfrastructureError("verifier", "closed while the answer was compared", retryable=False)
+                return verdict
         raise InfrastructureError(
             "verifier", f"{complaint}, {settings.crash_retries + 1} times in a row", retryable=True
         )
 
-    def _after_death(self, died: _Died, job: _Job) -> tuple[dict[str, Any] | None, str]:
-        """A verdict if the answer caused the end of the worker; else what to say if it happens again."""
+    def _after_death(self, died: Died, used: float, job: _Job) -> tuple[dict[str, Any] | None, str]:
+        """A verdict if the answer caused the end of the worker; else what to say if it happens again.
+
+        `used` is the processor time of this job in seconds.
+        """
         limit = self.settings.wall_seconds
-        if died.code == -signal.SIGXCPU:
-            return {
-                "kind": "undecided",
-                "reason": f"deadline: more than {self.settings.cpu_seconds:g} s of processor time",
-            }, ""
+        if died.code in (-signal.SIGPROF, -signal.SIGXCPU):
+            self.pool.count(killed=1)
+            spent = self.settings.cpu_seconds
+            return _undecided(f"deadline: more than {spent:g} s of processor time"), ""
         if died.deadline:
-            self.killed += 1
-            if died.cpu_seconds >= STARVED_SHARE * limit or job.custom:
-                return {"kind": "undecided", "reason": f"deadline: no result within {limit:g} s"}, ""
-            return None, (f"the machine gave a worker only {died.cpu_seconds:.2f} s of processor time in {limit:g} s")
+            self.pool.count(killed=1)
+            if used >= STARVED_SHARE * limit or job.custom:
+                return _undecided(f"deadline: no result within {limit:g} s"), ""
+            return None, f"the machine gave a worker only {used:.2f} s of processor time in {limit:g} s"
         how = f"signal {-died.code}" if died.code < 0 else f"exit status {died.code}"
         return None, f"a worker died ({how}): {died.stderr[-500:] or 'no message'}"
 
-    def _start(self) -> tuple[_Worker | None, str]:
-        worker = _Worker(self.settings)
-        with self._lock:
-            self._running.add(worker)
-            self.started += 1
-        if worker.receive(time.monotonic() + self.settings.start_seconds) is not None:
+    def _ready_worker(self) -> tuple[Worker | None, str]:
+        """A worker that has started, or None and a complaint."""
+        worker = self.worker or self._spawn()
+        if worker.ready or worker.receive(time.monotonic() + self.settings.start_seconds) is not None:
+            worker.ready = True
             return worker, ""
-        died = self._end(worker, deadline=False)
+        died = self._end_worker(deadline=False)
+        assert died is not None
         return None, f"a worker did not start: {died.stderr[-500:] or f'exit status {died.code}'}"
 
-    def _end(self, worker: _Worker, *, deadline: bool, cpu_seconds: float = 0.0) -> _Died:
-        with self._lock:
-            self._running.discard(worker)
-        return worker.end(deadline=deadline, cpu_seconds=cpu_seconds)
+    def _spawn(self) -> Worker:
+        self.worker = Worker(self.settings)
+        self.pool.count(started=1)
+        return self.worker
+
+    def _end_worker(self, *, deadline: bool) -> Died | None:
+        worker, self.worker = self.worker, None
+        return None if worker is None else worker.end(deadline=deadline)
+
+
+def _undecided(reason: str) -> dict[str, Any]:
+    return {"kind": "undecided", "reason": reason}
 
 
 _open_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return  # it is gone already
 
 
 @atexit.register

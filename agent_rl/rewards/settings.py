@@ -16,10 +16,10 @@ class VerifierSettings(Settings):
 
     workers: int = Field(default=2, ge=1, le=256)
     """Worker processes for answers that need computer algebra. They start when first needed."""
-    wall_seconds: float = Field(default=5.0, gt=0, le=600)
+    wall_seconds: float = Field(default=4.0, gt=0, le=600)
     """Longest wall time of one comparison inside a worker; then the worker is killed."""
-    cpu_seconds: float = Field(default=5.0, gt=0, le=600)
-    """Most processor time of one comparison; the kernel ends the worker."""
+    cpu_seconds: float = Field(default=2.0, gt=0, le=600)
+    """Most processor time of one comparison; then the kernel ends the worker. Bounds what a hang costs a step."""
     memory_mb: int = Field(default=1024, ge=256)
     """Address space of a worker, in MiB."""
     max_answer_chars: int = Field(default=10_000, ge=16)

@@ -45,7 +45,7 @@ class Verifier:
     def __init__(self, settings: VerifierSettings | None = None):
         self.settings = settings or VerifierSettings()
         self.pool = WorkerPool(self.settings)
-        self._options = {
+        self.options = {
             "percent_as_number": self.settings.percent_as_number,
             "decimal_digits": self.settings.decimal_digits,
             "relative_tolerance": self.settings.relative_tolerance,
@@ -137,14 +137,14 @@ class Verifier:
             return Judgement("wrong", "the answer is empty")
         if len(answer) > limit:
             return Judgement("undecided", f"size: {len(answer)} characters, more than max_answer_chars = {limit}")
-        return judge_fast(answer, gold, kind, self._options)
+        return judge_fast(answer, gold, kind, self.options)
 
     def _message(self, answer: str, gold: str, kind: str) -> Mapping[str, Any]:
         return {
             "answer": answer,
             "gold": gold,
             "kind": kind,
-            "options": self._options,
+            "options": self.options,
             "cpu_seconds": self.settings.cpu_seconds,
         }
 
