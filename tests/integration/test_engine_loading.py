@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from agent_rl.engines.base import GenerationRequest, Sampling
-from agent_rl.engines.loading import choose_device, load_model, model_fingerprint, save_model
+from agent_rl.engines.loading import ModelError, choose_device, load_model, model_fingerprint, save_model
 from agent_rl.engines.sources import ModelSource, resolve_model
 from agent_rl.engines.transformers import TransformersEngine
 from agent_rl.tir.fence import FenceScanner
@@ -70,18 +70,18 @@ def test_a_file_inside_a_package_is_found_without_importing_it(tmp_path: Path, m
     ],
 )
 def test_a_model_that_is_not_there_is_named_with_what_was_looked_for(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ModelError, match=message) as caught:
         resolve_model(name)
     assert name in str(caught.value)
 
 
 def test_folders_without_a_model_say_what_they_hold(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"no config\.json \(it holds a\.gguf\)"):
+    with pytest.raises(ModelError, match=r"no config\.json \(it holds a\.gguf\)"):
         resolve_model(str(tmp_path))
-    with pytest.raises(ValueError, match=r"no file 'b\.gguf' \(it holds a\.gguf\)"):
+    with pytest.raises(ModelError, match=r"no file 'b\.gguf' \(it holds a\.gguf\)"):
         resolve_model(str(tmp_path), "b.gguf")
-    with pytest.raises(ValueError, match="give the folder"):
+    with pytest.raises(ModelError, match="give the folder"):
         resolve_model(str(folder / "config.json"))
     assert resolve_model(str(tmp_path / "a.gguf")) == ModelSource(str(tmp_path), "a.gguf")
 
@@ -92,13 +92,13 @@ def test_names_on_the_hub_are_passed_on() -> None:
 
 
 def test_bad_files_number_formats_and_vocabularies_are_explained(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"'fp8' is none of auto, float32"):
+    with pytest.raises(ModelError, match=r"'fp8' is none of auto, float32"):
         load_model(str(folder), dtype="fp8")
     save_model(tiny_model(vocab_size=258), byte_tokenizer(), folder)
-    with pytest.raises(ValueError, match="tokenizer has 261 tokens, the embedding has 258"):
+    with pytest.raises(ModelError, match="tokenizer has 261 tokens, the embedding has 258"):
         load_model(str(folder))
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match="cannot be loaded; it was looked for on this machine"):
+    with pytest.raises(ModelError, match="cannot be loaded; it was looked for on this machine"):
         load_model(str(folder))
 
 
@@ -106,7 +106,7 @@ def test_a_gguf_file_without_its_reader_names_the_extra(tmp_path: Path, monkeypa
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gguf" else find(name, *rest))
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'agent-rl\[gguf\]'"):
+    with pytest.raises(ModelError, match=r"pip install 'agent-rl\[gguf\]'"):
         load_model(str(tmp_path / "a.gguf"))
 
 
