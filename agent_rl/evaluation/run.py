@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,18 @@ from agent_rl.evaluation.settings import EvaluationSettings
 from agent_rl.records.recorder import SUFFIX, TrajectoryRecorder, read_records, shards
 from agent_rl.tasks.load import load_problems
 from agent_rl.tasks.problems import Problems
-from agent_rl.types import Problem, Trajectory
+from agent_rl.types import InfrastructureError, Problem, Trajectory
 
-Play = Callable[[Sequence[tuple[Problem, int]]], AsyncIterator[Trajectory]]
+Play = Callable[[Sequence[tuple[Problem, int]]], AsyncGenerator[Trajectory, None]]
 """Plays and judges attempts (problem, sample), and yields each as it ends: `agent_rl.rollout.run.Rollout.play`."""
 
 IDENTITY = "evaluation.json"
+
+NO_PART_OF_IDENTITY = {"resamples", "confidence", "pass_at", "benchmark_dir", "max_failed_share"}
+"""Settings that change no attempt, so that a folder may be given again with others."""
+
+FEWEST_FAILURES = 8
+"""Failures of ours before their share can stop a measurement."""
 
 
 @dataclass(frozen=True)
@@ -81,20 +88,19 @@ async def evaluate(
         on_finish: called for each attempt as it is recorded.
 
     Raises:
+        InfrastructureError: too many attempts failed for reasons of ours.
         ValueError: the folder holds a measurement of something else, or `play` yields an attempt that was not
             asked for.
     """
     whole = {
         **identity,
-        "evaluation": settings.model_dump(mode="json", exclude={"resamples", "confidence", "pass_at", "benchmark_dir"}),
+        "evaluation": settings.model_dump(mode="json", exclude=NO_PART_OF_IDENTITY),
         "data": {name: problems.fingerprint for name, problems in sets.items()},
     }
     _claim(folder, whole)
     summaries: list[Summary] = []
     for name, problems in sets.items():
-        outcomes = await _measure(
-            play(name), problems, settings.samples, folder / "trajectories" / name, name, on_finish
-        )
+        outcomes = await _measure(play(name), problems, settings, folder / "trajectories" / name, name, on_finish)
         summaries.append(
             summarise(
                 name,
@@ -112,13 +118,13 @@ async def evaluate(
 async def _measure(
     play: Play,
     problems: Problems,
-    samples: int,
+    settings: EvaluationSettings,
     folder: Path,
     name: str,
     on_finish: Callable[[str, Outcome], None],
 ) -> list[Outcome]:
     """Outcomes of all attempts at one set, in its order: those recorded before, and those played now."""
-    wanted = {(p.id, sample): p for p in problems for sample in range(samples)}
+    wanted = {(p.id, sample): p for p in problems for sample in range(settings.samples)}
     outcomes = {(o.problem, o.sample): o for o in recorded(folder) if (o.problem, o.sample) in wanted}
     missing = [(p, key[1]) for key, p in wanted.items() if key not in outcomes or outcomes[key].failed]
     if missing:
@@ -126,18 +132,32 @@ async def _measure(
         # A shard of its own for each start: one whose last record was cut short is never appended to.
         shard = f"eval-{len(shards(folder)):06d}"
         pending = {(p.id, sample) for p, sample in missing}
-        async for trajectory in play(missing):
-            key = (trajectory.problem.id, trajectory.sample)
-            if key not in pending:
-                raise ValueError(f"attempt {trajectory.key} was not asked for, or was played twice")
-            pending.discard(key)
-            recorder.append(shard, [trajectory], set=name)
-            outcomes[key] = outcome_of(trajectory)
-            on_finish(name, outcomes[key])
+        failed = 0
+        async with aclosing(play(missing)) as stream:
+            async for trajectory in stream:
+                key = (trajectory.problem.id, trajectory.sample)
+                if key not in pending:
+                    raise ValueError(f"attempt {trajectory.key} was not asked for, or was played twice")
+                pending.discard(key)
+                recorder.append(shard, [trajectory], set=name)
+                outcomes[key] = outcome_of(trajectory)
+                failed += outcomes[key].failed
+                on_finish(name, outcomes[key])
+                _stop_if_too_many_failed(failed, len(missing) - len(pending), outcomes[key], settings)
         for problem_id, sample in pending - outcomes.keys():
             outcomes[(problem_id, sample)] = unplayed(wanted[(problem_id, sample)], sample)
     order = {key: position for position, key in enumerate(wanted)}
     return sorted(outcomes.values(), key=lambda o: order[(o.problem, o.sample)])
+
+
+def _stop_if_too_many_failed(failed: int, played: int, last: Outcome, settings: EvaluationSettings) -> None:
+    if last.failed and failed >= FEWEST_FAILURES and failed > settings.max_failed_share * played:
+        raise InfrastructureError(
+            "evaluation",
+            f"{failed} of {played} attempts failed for reasons that are not the model's "
+            f"(evaluation.max_failed_share = {settings.max_failed_share:g}); the last said: {last.error}. "
+            "What is recorded is kept: mend the cause and start again with the same folder",
+        )
 
 
 def recorded(folder: Path) -> list[Outcome]:

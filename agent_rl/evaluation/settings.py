@@ -40,6 +40,8 @@ class EvaluationSettings(Settings):
     """Cap on sampled tokens of one turn; null = as in `tir`."""
     max_total_tokens: int | None = Field(None, ge=2)
     """Cap on all tokens of a trajectory; null = as in `tir`."""
+    max_failed_share: float = Field(0.25, gt=0, le=1)
+    """A larger share of attempts that failed for reasons of ours stops the measurement."""
     confidence: float = Field(0.95, gt=0, lt=1)
     """Coverage of the bootstrap intervals over problems."""
     resamples: int = Field(2000, ge=100)

@@ -12,7 +12,7 @@ from agent_rl.evaluation.run import evaluate, load_sets
 from agent_rl.evaluation.settings import EvaluationSettings
 from agent_rl.records.recorder import shards
 from agent_rl.tasks.problems import Problems
-from agent_rl.types import Problem, StopReason, Trajectory, VerdictKind
+from agent_rl.types import InfrastructureError, Problem, StopReason, Trajectory, VerdictKind
 
 SETTINGS = EvaluationSettings(samples=3, resamples=100)
 IDENTITY = {"model": "m"}
@@ -103,6 +103,16 @@ async def test_attempts_nobody_asked_for_are_refused(sets, tmp_path):
 
     with pytest.raises(ValueError, match="p0#0 was not asked for"):
         await run(play, sets, tmp_path)
+
+
+async def test_a_broken_machine_stops_the_measurement_and_keeps_what_is_recorded(sets, tmp_path):
+    policy = Policy(fail=[f"p{i}#{s}" for i in range(1, 4) for s in range(3)])
+    with pytest.raises(InfrastructureError, match=r"8 of 11 attempts.*engine: gone.*same folder"):
+        await run(policy, sets, tmp_path)
+    assert len(policy.played) == 11
+    second = Policy()
+    assert (await run(second, sets, tmp_path)).complete
+    assert len(second.played) == 9
 
 
 @pytest.mark.parametrize(
