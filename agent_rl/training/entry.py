@@ -13,8 +13,9 @@ from agent_rl.learner.checkpoint import CheckpointError, newest_complete
 from agent_rl.rollout.run import TooManyFailures
 from agent_rl.tir.formats import TemplateError
 from agent_rl.training.loop import Interrupted, Trainer
-from agent_rl.training.parts import build, isolation_of, shape_and_data
+from agent_rl.training.parts import build
 from agent_rl.training.plan import batch_sentence, make_plan, recipe_sentence
+from agent_rl.training.preview import isolation_of, shape_and_data
 from agent_rl.training.progress import Display
 from agent_rl.training.run_dir import RunDir
 from agent_rl.training.settings import RunConfig
