@@ -135,13 +135,12 @@ def plot(out: Path, depth: int, branching: int, drifts: Sequence[float], seeds: 
             axes[0, column].plot(drifts, [e.bias for e in found], style, label=f"{ratio} ratio")
             axes[1, column].plot(drifts, [e.spread for e in found], style, label=f"{ratio} ratio")
         axes[0, column].set_title(titles[advantage])
-        axes[1, column].set_yscale("log")
         axes[1, column].set_xlabel("drift of the logits (standard deviation)")
     axes[0, 0].set_ylabel("relative bias of the gradient")
     axes[1, 0].set_ylabel("relative standard deviation")
     axes[0, 0].legend()
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=110)
+    figure.savefig(out, dpi=90)
     plt.close(figure)
 
 
