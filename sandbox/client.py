@@ -175,6 +175,7 @@ class SandboxClient:
     async def _ask(self, method: str, path: str, body: bytes | None, until: float) -> bytes:
         """One request, repeated as far as that is safe and the deadline allows. Raises also _Gone."""
         loop = asyncio.get_running_loop()
+        http = self._connection()
         last = "not sent"
         failures = 0
         try:
@@ -183,9 +184,7 @@ class SandboxClient:
                     if (reason := self._why_down()) is not None:
                         raise SandboxUnavailableError(reason)
                     try:
-                        async with self._connection().request(
-                            method, self.url + path, data=body, headers=self._headers
-                        ) as answer:
+                        async with http.request(method, self.url + path, data=body, headers=self._headers) as answer:
                             content, status = await answer.read(), answer.status
                     except CONNECTION_FAILURES as failure:
                         last, pause = f"{type(failure).__name__}: {failure}", 0.0
