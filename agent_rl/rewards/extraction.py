@@ -24,10 +24,6 @@ _PLAIN_NUMBER = re.compile(r"-?(?:\d{1,1000}(?:/\d{1,1000})?|\d{0,300}\.\d{1,300
 _FENCE = re.compile(r"^[ \t]*```([^\n`]*)$", re.MULTILINE)
 _HASHES = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]*)$", re.MULTILINE)
 _ANSWER_IS = re.compile(r"answer[ \t]*(?:is[ \t]*:?|:|=)[ \t]*\**[ \t]*(\S[^\n]{0,500})", re.IGNORECASE)
-_PLAIN_NUMBER = re.compile(r"-?(?:\d{1,1000}(?:/\d{1,1000})?|\d{0,300}\.\d{1,300})$")
-"""What `Fraction` may be given: no exponents, since `Fraction("1e999999999")` never returns."""
-_FENCE = re.compile(r"^[ \t]*```([^\n`]*)$", re.MULTILINE)
-_HASHES = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]*)$", re.MULTILINE)
 _NUMBER = re.compile(r"(?<![\w.,])[-+]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?")
 
 

@@ -78,7 +78,7 @@ SHAPES = st.one_of(
     st.tuples(EXPRESSIONS, EXPRESSIONS).map(lambda p: f"{p[0]}, {p[1]}"),
     EXPRESSIONS.map(lambda e: f"x = {e}"),
     st.sampled_from(
-        ["x < 2", "(-\\infty, 2)", "(-\\infty, 2]", "x \\le 2", "\\text{none}", "50\\%", "1:2", "$5", "5 cm"]
+        ["x < 2", "(-\\infty, 2)", "(-\\infty, 2]", "x \\le 2", "\\text{none}", "50\\%", "1:2", "\\$5", "5 cm"]
     ),
 )
 
