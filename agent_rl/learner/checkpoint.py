@@ -263,8 +263,11 @@ def _write_model(folder: Path, learner: Learner, tokenizer: Tokenizer | None, we
 
 
 def _portable(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, contiguous. Only rank 0 keeps what it gathered."""
-    return tensor.cpu().contiguous() if sharding.rank() == 0 else tensor.new_empty(0)
+    """On the CPU, with a storage of its own size (a gathered one may be padded). Only rank 0 keeps it."""
+    if sharding.rank() != 0:
+        return tensor.new_empty(0)
+    found = tensor.cpu().contiguous()
+    return found if found.untyped_storage().nbytes() == found.nbytes else found.clone()
 
 
 def _parameters(learner: Learner) -> dict[str, torch.nn.Parameter]:

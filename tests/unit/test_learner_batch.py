@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from tests.learner_cases import uneven_batch
 
 from agent_rl.learner.batch import TrainBatch, assign, batch_from, microbatches, minibatches, row_from
 from agent_rl.types import Origin, Problem, Segment, Trajectory
+from tests.learner_cases import uneven_batch
 
 LENGTHS = st.lists(st.integers(5, 60), min_size=1, max_size=30)
 

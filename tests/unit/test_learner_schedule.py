@@ -28,7 +28,7 @@ def test_cosine_is_half_way_down_in_the_middle():
 
 
 def test_a_schedule_without_an_end_is_refused():
-    with pytest.raises(ValueError, match="optimizer.schedule=cosine needs optimizer.total_updates"):
+    with pytest.raises(ValueError, match=r"optimizer\.schedule=cosine needs optimizer.total_updates"):
         learning_rate(0, OptimizerSettings(schedule="cosine"), None)
 
 

@@ -190,7 +190,7 @@ def test_attention_that_cannot_be_packed_is_padded_or_refused():
                           vocab_size=97, intermediate_size=48, head_dim=8)  # fmt: skip
     policy = Policy(Gemma2ForCausalLM(config))
     assert not policy.packed and "softcap" in policy.packing_reason
-    with pytest.raises(ValueError, match="learner.packing=packed, but Gemma2ForCausalLM cannot be packed"):
+    with pytest.raises(ValueError, match=r"learner\.packing=packed, but Gemma2ForCausalLM cannot be packed"):
         Policy(Gemma2ForCausalLM(config), packing="packed")
 
 
