@@ -12,7 +12,7 @@ _WIDTH = 760
 _LEFT = 150
 _RIGHT = 90
 _ROW = 24
-_BINS = 10
+_MOST_STEPS = 16
 _HEIGHT = 90
 _INK = "#1f2933"
 _SOFT = "#cbd5e1"
@@ -64,16 +64,17 @@ def _interval(body: list[str], name: str, estimate: Estimate, y: float) -> None:
 
 
 def _histogram(body: list[str], summary: Summary, y: float) -> float:
-    """Problems by the share of their attempts that is correct; the last bin holds 100% too."""
+    """Problems by how many of their attempts are correct; by tenths of them if there are many attempts."""
     rates = [r.rate for r in summary.rows if r.rate is not None]
-    counts = [0] * _BINS
+    steps = summary.samples if summary.samples <= _MOST_STEPS else 10
+    counts = [0] * (steps + 1)
     for rate in rates:
-        counts[min(int(rate * _BINS), _BINS - 1)] += 1
+        counts[round(rate * steps)] += 1
     top = max(counts, default=0) or 1
     body.append(_text(_LEFT - 12, y + _HEIGHT / 2, "problems", anchor="end"))
     base = y + _HEIGHT
     for number, count in enumerate(counts):
-        left, right = _x(number / _BINS) + 2, _x((number + 1) / _BINS) - 2
+        left, right = _x(number / len(counts)) + 2, _x((number + 1) / len(counts)) - 2
         height = (_HEIGHT - 18) * count / top
         body.append(
             f'<rect x="{left:.1f}" y="{base - height:.1f}" width="{right - left:.1f}" height="{height:.1f}" '
@@ -82,9 +83,12 @@ def _histogram(body: list[str], summary: Summary, y: float) -> float:
         if count:
             body.append(_text((left + right) / 2, base - height - 4, str(count), anchor="middle", size=11))
     body.append(f'<line x1="{_x(0):.1f}" x2="{_x(1):.1f}" y1="{base:.1f}" y2="{base:.1f}" stroke="{_INK}"/>')
-    label = "share of a problem's attempts that is correct, in tenths"
-    body.append(_text((_x(0) + _x(1)) / 2, base + 18, label, anchor="middle", size=11))
-    return base + 48
+    for number in range(steps + 1):
+        x = _x((number + 0.5) / len(counts))
+        body.append(_text(x, base + 14, str(number), anchor="middle", size=11))
+    label = f"correct attempts of {summary.samples}" if steps == summary.samples else "tenths of the attempts correct"
+    body.append(_text((_x(0) + _x(1)) / 2, base + 30, label, anchor="middle", size=11))
+    return base + 60
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 13, weight: str = "normal") -> str:

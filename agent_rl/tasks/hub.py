@@ -27,6 +27,6 @@ def hub_rows(name: str, split: str) -> Iterator[Row]:
             yield Row(f"{name} [{chosen}]", f"row {number}", dict(data))
     except (OSError, ConnectionError, datasets.exceptions.DatasetsError) as error:
         raise ValueError(
-            f"hub data set {name!r} cannot be read ({error}); give a local file or folder instead, or check the "
-            "name (`owner/name` or `owner/name:config`) and the connection"
+            f"{name!r} is no file or folder here, and as a hub data set it cannot be read ({error}): give a local file "
+            "or folder, or check the name (`owner/name` or `owner/name:config`) and the connection"
         ) from error

@@ -60,6 +60,14 @@ def _verl_gold(row: Raw) -> str:
     return gold_text(model["ground_truth"])
 
 
+def _pair_gold(row: Raw) -> str:
+    """The first answer column with a value; a worked solution only where there is no answer column at all."""
+    if any(name in row for name in GOLD[:-1]):
+        return gold_text(_first(row, GOLD[:-1]))
+    solution = row.get("solution")
+    return boxed_gold(solution) if isinstance(solution, str) and "\\boxed" in solution else gold_text(solution)
+
+
 def _math_question(row: Raw) -> Any:
     return _first(row, ("problem", "question", "prompt"))
 
@@ -104,7 +112,7 @@ SCHEMAS: tuple[Schema, ...] = (
         "question-answer",
         lambda r: _first(r, QUESTION) is not None and _first(r, GOLD) is not None,
         lambda r: _first(r, QUESTION),
-        lambda r: gold_text(_first(r, GOLD)),
+        _pair_gold,
     ),
 )
 

@@ -35,5 +35,5 @@ def test_rows_of_the_wanted_split_are_streamed(tmp_path, offline):
 
 def test_unreachable_data_set_names_the_remedy(offline, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"'owner/no-such-set' cannot be read .* local file"):
+    with pytest.raises(ValueError, match=r"'owner/no-such-set' is no file.* cannot be read .* local file"):
         load_problems(DataSettings(path="owner/no-such-set"))

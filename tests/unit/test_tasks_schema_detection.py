@@ -52,6 +52,15 @@ def test_question_answer_pairs_under_any_usual_name(row, tmp_path):
     assert (problem.question, problem.gold) == ("1+1?", "2")
 
 
+def test_a_missing_answer_is_not_replaced_by_the_worked_solution(tmp_path):
+    file = tmp_path / "some.jsonl"
+    rows = [{"problem": "a", "answer": "2", "solution": "long"}, {"problem": "b", "answer": None, "solution": "long"}]
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    problems = load_problems(DataSettings(path=str(file)))
+    assert [p.question for p in problems] == ["a"]
+    assert [(b.where, b.reason) for b in problems.bad_rows] == [("line 2", "the gold answer is missing")]
+
+
 def test_own_schema_keeps_verifier_and_metadata(tmp_path):
     file = tmp_path / "own.jsonl"
     file.write_text(json.dumps({**FORMS["own"][0], "source": "mine"}))
