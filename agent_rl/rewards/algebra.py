@@ -111,7 +111,9 @@ def expression(node: Node) -> sympy.Expr:
     """
     if not isinstance(node, Scalar):
         raise Unreadable(f"a {type(node).__name__.lower()} stands where a value is expected")
-    if node.number is not None and node.number.base is None:
+    if node.number is not None:
+        if node.number.base is not None:
+            raise Unreadable("digits in another base are compared with digits only")
         value = node.number.value
         return sympy.Rational(value.numerator, value.denominator)
     return _expression(node.text)

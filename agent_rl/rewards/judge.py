@@ -113,7 +113,8 @@ def _check_scalars(node: Node) -> None:
     from agent_rl.rewards.algebra import expression
 
     if isinstance(node, Scalar):
-        expression(node)
+        if node.number is None:
+            expression(node)
         return
     if isinstance(node, Words):
         return
