@@ -73,8 +73,14 @@ class BwrapBackend:
 
     name = "bwrap"
 
-    def __init__(self, packages: Sequence[str] = (), cpus: float | None = 1.0, cgroups: bool = True) -> None:
-        self.packages = (*DEFAULT_PACKAGES, *packages)
+    def __init__(
+        self,
+        packages: Sequence[str] = (),
+        cpus: float | None = 1.0,
+        cgroups: bool = True,
+        warm: Sequence[str] = DEFAULT_PACKAGES,
+    ) -> None:
+        self.packages = (*warm, *packages)
         self.cpus, self.cgroups = cpus, cgroups
 
     async def probe(self) -> Probe:

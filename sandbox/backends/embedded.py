@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 
-from sandbox.backends.base import Probe, Tier
+from sandbox.backends.base import Probe, SlotError, Tier
 from sandbox.backends.canary import try_out
 from sandbox.backends.cgroup import make_cgroup
 from sandbox.backends.config import slot_config
@@ -37,8 +37,14 @@ class LandlockBackend:
     tier = Tier.T1
     confined = True
 
-    def __init__(self, packages: Sequence[str] = (), cpus: float | None = 1.0, cgroups: bool = True) -> None:
-        self.packages = (*DEFAULT_PACKAGES, *packages)
+    def __init__(
+        self,
+        packages: Sequence[str] = (),
+        cpus: float | None = 1.0,
+        cgroups: bool = True,
+        warm: Sequence[str] = DEFAULT_PACKAGES,
+    ) -> None:
+        self.packages = (*warm, *packages)
         self.cpus, self.cgroups = cpus, cgroups
 
     async def probe(self) -> Probe:
@@ -46,12 +52,16 @@ class LandlockBackend:
         return await try_out(self, self.tier, remedy if self.confined else "")
 
     async def start_slot(self, *, bare: bool = False) -> SupervisedSlot:
-        name = unique_name()
+        group = make_cgroup(unique_name(), self.cpus) if self.cgroups else None
+        if self.confined and os.getuid() == 0 and not (group and "pids_max" in group.descriptors):
+            raise SlotError(
+                "the process limit (RLIMIT_NPROC) does not bind root: run as an ordinary user, or where a "
+                "control group with `pids` and `memory` can be made"
+            )
         folder = tempfile.mkdtemp(prefix="agent-rl-sandbox-")
         workdir, temporary = f"{folder}/sandbox", f"{folder}/tmp"
         os.mkdir(workdir, 0o700)
         os.mkdir(temporary, 0o700)
-        group = make_cgroup(name, self.cpus) if self.cgroups else None
         config = slot_config(
             () if bare else self.packages,
             workdir=workdir,

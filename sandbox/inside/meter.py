@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import Any
 
 
-def descendants(root: int) -> list[int]:
-    """Every living process beneath `root`, parents before children."""
+def descendants(root: int, enough: int = 1 << 30) -> list[int]:
+    """Every living process beneath `root`, parents before children; little more than `enough` of them."""
     found: list[int] = []
     queue = [root]
-    while queue:
+    while queue and len(found) <= enough:
         pid = queue.pop(0)
         with contextlib.suppress(OSError):
             for task in os.listdir(f"/proc/{pid}/task"):
@@ -29,21 +30,54 @@ def tasks(pid: int) -> int:
         return 0
 
 
-def usage(root: int, with_memory: bool) -> dict[str, float]:
-    """CPU seconds, private and shared-memory bytes, and number of tasks of every process beneath `root`."""
+def _anonymous(pid: int) -> int:
+    """Bytes of resident memory that no file holds."""
+    with open(f"/proc/{pid}/status", "rb") as file:
+        return sum(int(line.split()[1]) << 10 for line in file if line.startswith((b"RssAnon", b"RssShmem")))
+
+
+def _fields(pid: int) -> list[bytes]:
+    """Fields of /proc/<pid>/stat from the third (state) on."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def usage(root: int, enough: int = 1 << 30) -> dict[str, int | float]:
+    """CPU seconds, tasks, and about how many bytes all processes beneath `root` use.
+
+    Bytes: resident anonymous and shared memory, less what a fork of `root` (an address space with the same start
+    of its stack) shares with it. Pages that forks share among themselves are counted for each, so this is
+    at times too much: `memory` tells exactly. Counting ends at more than `enough` tasks.
+    """
     tick = os.sysconf("SC_CLK_TCK")
-    total = {"cpu_s": 0.0, "memory": 0.0, "tasks": 0.0}
+    total: dict[str, int | float] = {"cpu_s": 0.0, "bytes": 0, "tasks": 0}
+    with contextlib.suppress(OSError):
+        stack, shared = _fields(root)[25], _anonymous(root)
+        for pid in descendants(root, enough):
+            if total["tasks"] > enough:
+                break
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                fields = _fields(pid)
+                total["cpu_s"] += sum(map(int, fields[11:15])) / tick
+                total["tasks"] += int(fields[17])
+                total["bytes"] += max(0, _anonymous(pid) - (shared if fields[25] == stack else 0))
+    return total
+
+
+def memory(root: int, budget_s: float = 0.05) -> int:
+    """Bytes of private and (its share of) shared memory of the processes beneath `root`.
+
+    Exact but slow (the kernel walks every page), hence the budget: what it does not reach is not counted.
+    """
+    total = 0
+    stop = time.monotonic() + budget_s
     for pid in descendants(root):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            total["cpu_s"] += sum(map(int, fields[11:15])) / tick
-            total["tasks"] += int(fields[17])
-            if with_memory:
-                with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-                    for line in file:
-                        if line.startswith((b"Private_Dirty", b"Private_Clean", b"Pss_Shmem")):
-                            total["memory"] += int(line.split()[1]) << 10
+        if time.monotonic() > stop:
+            break
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith((b"Private_Dirty", b"Private_Clean", b"Pss_Shmem")):
+                    total += int(line.split()[1]) << 10
     return total
 
 

@@ -25,7 +25,7 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import confine  # noqa: E402
-from meter import Cgroup, descendants, disk_usage, tasks, usage  # noqa: E402
+from meter import Cgroup, descendants, disk_usage, memory, tasks, usage  # noqa: E402
 from streams import Capture, Run, Session  # noqa: E402
 
 sys.path.remove(HERE)
@@ -55,6 +55,7 @@ class Supervisor:
         self.session_limits: dict[str, Any] = {}
         self.zygote_pid = 0
         self.adopting = False
+        self.spent = False
         self.cpu_before = 0.0
 
     # --- start ---
@@ -199,8 +200,10 @@ class Supervisor:
         watch_at = time.monotonic() + WATCH_S
         while not finished():
             now = time.monotonic()
-            if run.killed_at is not None and now > run.killed_at + KILL_S:
-                raise OSError("a killed run is still there")
+            if run.killed_at is not None and now > run.killed_at + KILL_S / 6:
+                self.kill_namespace(run, now)
+                if self.spent:
+                    break
             if run.reason is None and now >= run.deadline:
                 self.stop(run, "timeout" if run.begun else "setup")
             if run.reason is None and now >= watch_at:
@@ -236,7 +239,7 @@ class Supervisor:
             run.cpu_s, run.peak = self.cgroup.cpu_s() or run.cpu_s, self.cgroup.peak() or run.peak
             run.oom = self.cgroup.oom_kills() > 0
         elif self.session is not None:
-            run.cpu_s = max(run.cpu_s, usage(self.zygote_pid, False)["cpu_s"] - self.cpu_before)
+            run.cpu_s = max(run.cpu_s, usage(self.zygote_pid)["cpu_s"] - self.cpu_before)
 
     def hear_zygote(self, run: Run) -> None:
         message, _ = self.from_zygote()
@@ -259,7 +262,7 @@ class Supervisor:
     def stop(self, run: Run, reason: str) -> None:
         """The limit is passed: a session's turn is interrupted first, to save its state; a program is killed."""
         run.reason, run.kill_at = reason, 0.0
-        if self.session is not None and run.pid and reason not in ("oom", "setup"):
+        if self.session is not None and run.pid and reason not in ("oom", "setup", "processes"):
             interrupt(run.pid)
             run.kill_at = time.monotonic() + GRACE_S
 
@@ -268,10 +271,22 @@ class Supervisor:
         run.killed_at = time.monotonic()
         if self.cgroup:
             self.cgroup.forbid_forks()
-        if self.session is not None and run.pid not in (None, self.session.pid):
+        if run.reason == "processes":
+            run.killed_at = 0.0  # they multiply faster than they can be killed one by one
+        elif self.session is not None and run.pid not in (None, self.session.pid):
             self.kill_turn(self.session.pid)
         else:
             self.to_zygote({"do": "kill"})
+
+    def kill_namespace(self, run: Run, now: float) -> None:
+        """The last resort: one signal that reaches all at once, the warm interpreter too. The slot is spent."""
+        assert run.killed_at is not None
+        if os.getpid() == 1:
+            os.kill(-1, signal.SIGKILL)
+            self.spent = True
+            run.exited = {"exited": signal.SIGKILL, "cpu_s": 0.0, "max_rss": 0, "left": 0}
+        elif now > run.killed_at + KILL_S:
+            raise OSError("a killed run is still there")
 
     def kill_turn(self, checkpoint: int) -> None:
         """Every process of the run but the checkpoint, until only dead ones are left for it to reap."""
@@ -293,21 +308,22 @@ class Supervisor:
                 return self.stop(run, "oom")
             cpu = self.cgroup.cpu_s()
         if cpu is None or not self.cgroup or not self.cgroup.has("pids_max"):
-            used = usage(self.zygote_pid, with_memory=not self.cgroup)
+            used = usage(self.zygote_pid, limits["processes"] + 8)
             cpu = used["cpu_s"] - self.cpu_before if cpu is None else cpu
-            if not self.cgroup and used["memory"] > limits["memory_mb"] << 20:
-                return self.stop(run, "oom")
             if used["tasks"] > limits["processes"] + 8:
-                run.notes.append(f"stopped at {used['tasks']:.0f} processes and threads")
-                return self.stop(run, "killed")
+                run.notes.append("stopped: more processes and threads than it may have")
+                return self.stop(run, "processes")
+            allowed = limits["memory_mb"] << 20
+            if not self.cgroup and used["bytes"] > allowed and memory(self.zygote_pid) > allowed:
+                return self.stop(run, "oom")
         if cpu > limits["cpu_s"]:
             return self.stop(run, "cpu_timeout")
         if not self.config["mounts"]:
             for path in self.config["writable"]:
                 size, files = disk_usage(path)
                 if size > limits["disk_mb"] << 20 or files > limits["inodes"]:
-                    run.notes.append(f"stopped with {size >> 20} MiB in {files} files on disk")
-                    return self.stop(run, "killed")
+                    run.notes.append(f"stopped: {size >> 20} MiB in {files} files on disk are more than it may have")
+                    return self.stop(run, "disk")
         return None
 
     # --- a session ---
@@ -336,7 +352,7 @@ class Supervisor:
             self.end_session()
             return self.send({"lost": True})
         self.arm(limits)
-        self.cpu_before = 0.0 if self.cgroup else usage(self.zygote_pid, False)["cpu_s"]
+        self.cpu_before = 0.0 if self.cgroup else usage(self.zygote_pid)["cpu_s"]
         late, session.late = session.late, 0
         run = Run(limits, *self.captures(limits, session.out, session.err), session.report)
         if late:
@@ -417,6 +433,9 @@ class Supervisor:
         contents: list[bytes] = []
         left = FETCH_BYTES
         for path in paths[:FETCH_FILES]:
+            if self.spent:
+                errors[path] = "gone with the processes that had to be killed all at once"
+                continue
             self.to_zygote({"do": "fetch", "path": path})
             message, descriptors = self.from_zygote()
             if not descriptors:
@@ -458,7 +477,7 @@ class Supervisor:
     def verdict(self, run: Run, status: int | None) -> str:
         """The status, by what the kernel said; by the interpreter's word only where its process lives on."""
         if run.reason is not None:
-            return "sandbox_error" if run.reason == "setup" else run.reason
+            return {"setup": "sandbox_error", "processes": "killed", "disk": "killed"}.get(run.reason, run.reason)
         if run.oom:
             return "oom"
         if status is None:
@@ -500,7 +519,7 @@ class Supervisor:
             "notes": run.notes,
             "files": files,
             "file_errors": errors,
-            "dirty": dirty or verdict == "sandbox_error" or (verdict == "oom" and self.session is None),
+            "dirty": dirty or self.spent or verdict == "sandbox_error" or (verdict == "oom" and self.session is None),
         }
         self.send(answer | more, *parts, *contents)
 
