@@ -124,6 +124,12 @@ def test_overlap_is_found_and_look_alikes_are_told_apart():
         separate(train, {"bench": test}, "error")
 
 
+def test_equal_gold_answers_make_an_overlap_the_same_problem():
+    train = [Problem("t/1", "Compute cos -150 degrees", "-0.866")]
+    (overlap,) = find_overlaps(train, {"bench": [Problem("e/1", "Compute cos 150 degrees.", " -0.866")]})
+    assert overlap.same
+
+
 class CharTokenizer:
     """One token a character; counts its calls."""
 
