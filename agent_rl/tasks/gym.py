@@ -20,6 +20,9 @@ from agent_rl.types import Problem
 SCORER_ONLY = ("game_of_life_halting", "graph_color", "boxnet", "rush_hour", "propositional_logic")
 """Data sets without an answer text, or whose only check accepts junk."""
 
+OTHER_BASES = ("bitwise_arithmetic", "base_conversion")
+"""Data sets whose answers are digits of another base (`0x3eb2`), which only a comparison of text reads rightly."""
+
 _SPARE = 64
 """Entries beyond what is wanted, for repeated questions in short draws."""
 
@@ -36,8 +39,9 @@ def gym_problems(settings: GymSettings, seed: int, count: int, split: str) -> It
             raise ValueError(f"reasoning-gym has no data set {name!r}")
         if name in SCORER_ONLY:
             raise ValueError(f"the reasoning-gym data set {name!r} has no answer that can be compared as text")
-    if unused := set(settings.options) - set(settings.datasets):
-        raise ValueError(f"gym.options names {', '.join(sorted(unused))}, which gym.datasets does not")
+    for setting, named in (("options", settings.options), ("kinds", settings.kinds)):
+        if unused := set(named) - set(settings.datasets):
+            raise ValueError(f"gym.{setting} names {', '.join(sorted(unused))}, which gym.datasets does not")
     train = split_name(split) == "train"
     wanted = -(-count // len(settings.datasets))
     # Size counts: some data sets prepare as many entries as they may be asked for.
@@ -52,7 +56,7 @@ def gym_problems(settings: GymSettings, seed: int, count: int, split: str) -> It
         yield next(streams[index % len(streams)])
 
 
-def _entries(name: str, entries: Any, train: bool) -> Iterator[Problem]:
+def _entries(name: str, entries: Any, train: bool, kind: str | None) -> Iterator[Problem]:
     """Different problems of one data set and one split, in the order of their index."""
     seen: set[str] = set()
     for index in range(len(entries)):
@@ -62,13 +66,14 @@ def _entries(name: str, entries: Any, train: bool) -> Iterator[Problem]:
         question = entry["question"]
         if is_test_question(question) != train and question not in seen:
             seen.add(question)
-            yield _problem(name, question, str(entry["answer"]))
+            yield _problem(name, question, str(entry["answer"]), kind)
     raise ValueError(
         f"the reasoning-gym data set {name!r} gave only {len(seen)} different questions out of {len(entries)}: "
         "ask for fewer, or make it larger with gym.options"
     )
 
 
-def _problem(name: str, question: str, answer: str) -> Problem:
+def _problem(name: str, question: str, answer: str, kind: str | None) -> Problem:
     digest = hashlib.sha256(question.encode()).hexdigest()[:12]
-    return Problem(f"gym/{name}/{digest}", question, answer, source=f"gym/{name}")
+    kind = kind or ("string" if name in OTHER_BASES else "math")
+    return Problem(f"gym/{name}/{digest}", question, answer, source=f"gym/{name}", kind=kind)

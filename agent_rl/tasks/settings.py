@@ -35,6 +35,8 @@ class GymSettings(Settings):
     """Names of its data sets, such as `chain_sum` or `gsm_symbolic`."""
     options: dict[str, dict[str, int | float | str | bool]] = Field(default_factory=dict)
     """Options of a data set by its name, such as `{chain_sum: {max_terms: 4}}`."""
+    kinds: dict[str, str] = Field(default_factory=dict)
+    """Verifier of a data set by its name; default `math`, and `string` where answers are in another base."""
 
 
 class DataSettings(Settings):

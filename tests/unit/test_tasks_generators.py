@@ -100,6 +100,10 @@ def test_reasoning_gym_problems_have_text_answers():
     test = load_problems(settings, split="test")
     assert len(train) == 60 and {p.source for p in train} == {"gym/gcd", "gym/chain_sum"}
     assert not {p.question for p in train} & {p.question for p in test}
+    (problem,) = load_problems(DataSettings(gym={"datasets": ["bitwise_arithmetic"]}, count=1))
+    assert problem.kind == "string"
+    (problem,) = load_problems(DataSettings(gym={"datasets": ["gcd"], "kinds": {"gcd": "numeric"}}, count=1))
+    assert problem.kind == "numeric"
     for name, message in {"nope": "no data set 'nope'", "game_of_life_halting": "compared as text"}.items():
         with pytest.raises(ValueError, match=message):
             load_problems(DataSettings(gym={"datasets": [name]}))
