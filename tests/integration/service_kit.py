@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -69,5 +70,6 @@ async def eventually(condition: Any, seconds: float = 5.0) -> None:
 
 @functools.cache
 def shared_sandbox() -> EmbeddedSandbox:
-    """One real service for all tests of this run; it ends with the interpreter."""
+    """One real service for all tests of this run; it ends with the interpreter. Its owner has a secret."""
+    os.environ["CANARY_API_KEY"] = "canary-7f3a"
     return EmbeddedSandbox().start()
