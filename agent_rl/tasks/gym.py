@@ -46,12 +46,10 @@ def gym_problems(settings: GymSettings, seed: int, count: int, split: str) -> It
     wanted = -(-count // len(settings.datasets))
     # Size counts: some data sets prepare as many entries as they may be asked for.
     size = _SPARE + (2 * wanted if train else 100 // TEST_PERCENT * 2 * wanted)
-    streams = [
-        _entries(
-            name, reasoning_gym.create_dataset(name, size=size, seed=seed, **settings.options.get(name, {})), train
-        )
-        for name in settings.datasets
-    ]
+    streams = []
+    for name in settings.datasets:
+        entries = reasoning_gym.create_dataset(name, size=size, seed=seed, **settings.options.get(name, {}))
+        streams.append(_entries(name, entries, train, settings.kinds.get(name)))
     for index in range(count):
         yield next(streams[index % len(streams)])
 
