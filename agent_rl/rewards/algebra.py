@@ -20,6 +20,7 @@ from sympy.core.relational import Relational
 from agent_rl.rewards.compare import is_order
 from agent_rl.rewards.grammar import Unsupported, parse_expression
 from agent_rl.rewards.structure import (
+    Both,
     Braced,
     Bracketed,
     Listing,
@@ -307,6 +308,8 @@ def real_set(node: Node) -> sympy.Set:
     if isinstance(node, Union):
         whole = sympy.Union(*(real_set(part) for part in node.parts))
         return whole - sympy.Union(*(real_set(part) for part in node.removed)) if node.removed else whole
+    if isinstance(node, Both):
+        return sympy.Intersection(*(real_set(part) for part in node.parts))
     if isinstance(node, Relation):
         return _solution(node)
     raise Unreadable(f"a {type(node).__name__.lower()} is no set of real numbers")

@@ -14,6 +14,7 @@ from typing import Protocol
 from agent_rl.rewards.exact import equal_numbers
 from agent_rl.rewards.normalise import squeeze
 from agent_rl.rewards.structure import (
+    Both,
     Braced,
     Bracketed,
     Listing,
@@ -79,7 +80,7 @@ class Comparison:
             return self._words(a, b)
         if isinstance(a, Scalar) and isinstance(b, Scalar):
             return self._scalars(a, b)
-        if isinstance(a, Union) or isinstance(b, Union):
+        if isinstance(a, (Union, Both)) or isinstance(b, (Union, Both)):
             return self._sets(a, b)
         if isinstance(a, Ratio) or isinstance(b, Ratio):
             return self._ratios(a, b)
@@ -146,7 +147,7 @@ class Comparison:
             return self._need().same_relation(a, b)
         relation, other = (a, b) if isinstance(a, Relation) else (b, a)
         assert isinstance(relation, Relation)
-        if is_order(relation) and isinstance(other, (Bracketed, Union, Words)):
+        if is_order(relation) and isinstance(other, (Bracketed, Union, Both, Words)):
             return self._need().same_set(relation, other)
         if is_order(relation) and isinstance(other, Listing):
             return all(isinstance(item, Relation) for item in other.items) and self._need().same_set(relation, other)
@@ -157,9 +158,10 @@ class Comparison:
         return False
 
     def _sets(self, a: Node, b: Node) -> bool:
-        if isinstance(a, (Union, Bracketed, Braced)) and isinstance(b, (Union, Bracketed, Braced)):
+        sets = (Union, Both, Bracketed, Braced)
+        if isinstance(a, sets) and isinstance(b, sets):
             return self._need().same_set(a, b)
-        union, other = (a, b) if isinstance(a, Union) else (b, a)
+        union, other = (a, b) if isinstance(a, (Union, Both)) else (b, a)
         if isinstance(other, Listing) and all(isinstance(item, (Relation, Bracketed)) for item in other.items):
             return self._need().same_set(union, other)
         return False
@@ -211,7 +213,7 @@ class Comparison:
             assert isinstance(point, Bracketed)
             if isinstance(other, Listing) and (point.opening, point.closing) == ("(", ")"):
                 return self._in_order(point.items, other.items)
-            return False
+            return isinstance(other, Braced) and len(other.items) == 1 and self.equal(point, other.items[0])
         if isinstance(a, Scalar) or isinstance(b, Scalar):
             scalar, other = (a, b) if isinstance(a, Scalar) else (b, a)
             return isinstance(other, Braced) and len(other.items) == 1 and self.equal(scalar, other.items[0])

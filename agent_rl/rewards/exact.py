@@ -84,11 +84,11 @@ def split_unit(text: str) -> tuple[str, Unit | None, bool]:
         return body, unit, False
     if re.fullmatch(r"[A-Za-z](?:\s*\^\s*\{?-?\d\}?)?", words) and re.search(r"(?<![A-Za-z\\])[A-Za-z]", rest):
         return body, unit, False
-    head, _, tail = words.partition(" ")
-    if head.strip().lower() in _SCALE and "\\text" not in head:
-        if tail and not unit:
+    head, _, tail = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", words).strip().lower().partition(" ")
+    if head in _SCALE:
+        if tail.strip() and not unit:
             unit = read_unit(tail)
-        return f"{rest}\\times{_SCALE[head.strip().lower()]}", unit, False
+        return f"{rest}\\times{_SCALE[head]}", unit, False
     spelled = read_unit(words)
     return rest, unit if unit is not None and not spelled.dimension else spelled, False
 

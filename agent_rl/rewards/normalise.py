@@ -50,6 +50,8 @@ _SYNONYMS = {
 }  # fmt: skip
 _COMMAND = re.compile(r"\\([A-Za-z]+)(\s*)")
 _DEGREE = re.compile(r"\^\s*(?:\{\s*(?:\\circ|°)\s*\}|\\circ(?![A-Za-z]))")
+_CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}")
+_TEMPERATURE = re.compile(r"°\s*([CF])(?![A-Za-z])")
 _FUNCTIONS_LIST = """
     sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp gcd lcm
 """
@@ -129,11 +131,14 @@ def normalise(text: str) -> str:
             text = changed
         text = _FRACTION.sub(r"\\frac", text)
         text = _DEGREE.sub("°", text)
+        text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
         text = _COMMAND.sub(_command, text)
     else:
         text = _DIGIT_GAP.sub("", text)
     if text.count("$") >= 2 and not re.search(r"\$\s*[\d.]", text):
         text = text.replace("$", " ")  # delimiters in the middle; money stands before a digit
+    if "°" in text:
+        text = _TEMPERATURE.sub(r"\\text{deg\1}", text)
     text = _ORDINAL.sub("", " ".join(text.split()))
     return _strip_punctuation(text)
 

@@ -76,6 +76,13 @@ class Union:
 
 
 @dataclass(frozen=True, slots=True)
+class Both:
+    """Inequalities that hold at once ("x > 2 and x < 3")."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Relation:
     """A chain `parts[0] ops[0] parts[1] ...` with `=`, `<`, `>`, `\\le`, `\\ge`, `\\ne` or `\\in`."""
 
@@ -97,7 +104,7 @@ class Ratio:
     parts: tuple[Node, ...]
 
 
-Node = Scalar | Words | Bracketed | Listing | Braced | Union | Relation | Matrix | Ratio
+Node = Scalar | Words | Bracketed | Listing | Braced | Union | Both | Relation | Matrix | Ratio
 
 _TOKEN = re.compile(r"\\\\|\\[A-Za-z]+|\\.|.", re.DOTALL)
 _OPEN = frozenset(["(", "[", "{", "\\{", "\\langle", "\\lfloor", "\\lceil", "\\begin"])
@@ -111,6 +118,9 @@ _MATRIX = re.compile(
     r"\\begin\s*\{(?:[pbBvV]?(?:small)?matrix|array)\*?\}(?:\s*\{[lcr| ]*\})?(.*)\\end\s*\{[A-Za-z*]+\}$", re.DOTALL
 )
 _AND = re.compile(r"\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\lor|\\land")
+_PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
+_BOTH = re.compile(r"\\text\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z])|\\land(?![A-Za-z])")
+_INEQUALITY = re.compile(r"[<>]|\\[lg]e(?![A-Za-z])")
 _WORD = re.compile(r"\\text\{([^{}]*)\}|(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z])")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
 _MATH_WORDS_LIST = """
@@ -160,6 +170,8 @@ def read_normal(text: str, depth: int = 0) -> Node:
 
 def _compound(text: str, depth: int) -> Node:
     text = _join_thousands(text)
+    if (both := _inequalities_at_once(text, depth)) is not None:
+        return both
     spaced = _AND.sub(" , ", text)
     pieces = _split(spaced, {",", ";"})
     if len(pieces) > 1:
@@ -181,12 +193,19 @@ def _compound(text: str, depth: int) -> Node:
     parts = _split(text, {":"})
     if 2 <= len(parts) <= 5 and all(part.strip() for part in parts):
         return Ratio(tuple(read_normal(part, depth + 1) for part in parts))
-    if "\\pm" in text or "\\mp" in text:
+    if _PLUS_MINUS.search(text):
         plus = re.sub(r"\\pm(?![A-Za-z])", "+", re.sub(r"\\mp(?![A-Za-z])", "-", text))
         minus = re.sub(r"\\pm(?![A-Za-z])", "-", re.sub(r"\\mp(?![A-Za-z])", "+", text))
         return Listing((read_normal(plus.strip(), depth + 1), read_normal(minus.strip(), depth + 1)))
     body, unit, percent = split_unit(text)
     return Scalar(body, None, unit, percent)
+
+
+def _inequalities_at_once(text: str, depth: int) -> Node | None:
+    pieces = _BOTH.split(text)
+    if len(pieces) != 2 or "," in text or not all(_INEQUALITY.search(piece) for piece in pieces):
+        return None
+    return Both(tuple(read_normal(piece, depth + 1) for piece in pieces))
 
 
 def _fail(text: str) -> Node:
@@ -246,10 +265,9 @@ def _enclosed(text: str, depth: int) -> Node | None:
         if items[-1].strip() or not all(item.strip() for item in items[:-1]):
             raise Unreadable("an empty place between commas")
         items = items[:-1]
+    if opening == "[" and all(item.strip()[0] == "[" and item.strip()[-1] == "]" for item in items):
+        return _rows([_split(item.strip()[1:-1], {","}) for item in items], depth)
     nodes = tuple(read_normal(item, depth + 1) for item in items)
-    rows = [node.items for node in nodes if isinstance(node, Bracketed) and node.opening == "["]
-    if opening == "[" and len(rows) == len(nodes) and len({len(row) for row in rows}) == 1:
-        return Matrix(tuple(rows))
     if opening == "\\langle":
         opening, closing = "(", ")"
     if opening == "[" and closing == "]" and len(nodes) > 2:
@@ -288,13 +306,17 @@ def _matrix(body: str, text: str, depth: int) -> Node:
     if "\\begin" in body or "vmatrix" in text or "Vmatrix" in text:
         return Scalar(text)
     rows = [row for row in _split(body.replace("\\hline", " "), {"\\\\"}) if row.strip()]
-    cells = [tuple(read_normal(cell, depth + 1) for cell in _split(row, {"&"})) for row in rows]
+    return _rows([_split(row, {"&"}) for row in rows], depth)
+
+
+def _rows(rows: list[list[str]], depth: int) -> Node:
+    cells = [tuple(read_normal(cell, depth + 1) for cell in row) for row in rows]
     if not cells or len({len(row) for row in cells}) != 1:
         raise Unreadable("a matrix with rows of unequal length")
     return Matrix(tuple(cells))
 
 
-def _words(text: str) -> Words | None:
+def _words(text: str) -> Words | Scalar | None:
     """Text made of words alone. A single letter is a symbol unless it stands in parentheses or `\\text`."""
     if text in ("\\emptyset", "\\mathbb{R}"):
         return Words("nosolution" if text == "\\emptyset" else "allreals")
@@ -303,7 +325,13 @@ def _words(text: str) -> Words | None:
         return Words(choice.group(1).upper())
     if re.fullmatch(r"\s*\d{1,2}(?::\d{2})?\s*[ap]\.?\s*m\.?\s*", plain, re.IGNORECASE):
         return Words(plain)
-    if "\\text{" in text and not re.search(r"[\\=<>+*/^{}]", plain):
+    if (whole := re.fullmatch(r"\\text\{([^{}]*)\}", text)) and (inner := read_number(whole.group(1).strip())):
+        return Scalar(text, inner, inner.unit, inner.percent)
+    if re.fullmatch(r"[A-Za-z]{3,}\.?\s+\d{1,4}(?:,?\s+\d{1,4})?", plain.strip()) and not _MATH_WORDS & set(
+        re.findall(r"[a-z]+", plain.lower())
+    ):
+        return Words(plain)
+    if "\\text{" in text and (whole or not re.search(r"\d", plain)) and not re.search(r"[\\=<>+*/^{}]", plain):
         if not re.match(r"\s*[-+$]?[\d.]", plain):
             return Words(plain)
         return None

@@ -61,6 +61,8 @@ _add("energy", 1, "j joule")
 _add("power", 1, "w watt")
 _add("frequency", 1, "hz hertz")
 _add("temperature-k", 1, "k kelvin")
+_add("temperature-c", 1, "degc celsius")
+_add("temperature-f", 1, "degf fahrenheit")
 
 _SHORT_BARE_LIST = """
     cm mm km kg mg ml ft in yd lb oz min hr mph kmh kph rs usd sec
