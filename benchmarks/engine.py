@@ -11,7 +11,8 @@ Three things generate the same number of tokens from the same prompts with the s
   nobody waits for a tool;
 - `generate`: `model.generate(do_sample=True)` on the same rectangular batch.
 
-`decode` is the raw loop without its prefill. Tools are hidden if `wall / max(generation alone, tools alone)` is
+`decode` is the raw loop without its prefill. Ratios are given by wall clock and by processor time; the latter holds
+on a busy machine, too. Tools are hidden if `wall / max(generation alone, tools alone)` is
 near 1: generation alone is the run whose tools take no time, tools alone the largest sum of one episode's sleeps.
 Without `--model` the model is a random Llama of 4 layers x 128, head_dim 32 and 640 tokens of vocabulary.
 """
@@ -43,12 +44,31 @@ PROMPT, OBSERVATION, SAMPLES, TURNS = 50, 20, 8, 2
 TURN_TOKENS = (15, 35)
 
 
+Instant = tuple[float, float]
+
+
+def now() -> Instant:
+    """Wall clock and processor time of this process."""
+    return time.perf_counter(), time.process_time()
+
+
 @dataclass(frozen=True)
 class Run:
     """One way to generate, measured once."""
 
     tokens: int
     seconds: float
+    cpu_seconds: float
+    """Processor time of all threads: what other programs on the machine take does not count."""
+
+    @property
+    def cpu_speed(self) -> float:
+        """Sampled tokens a second of processor time."""
+        return self.tokens / self.cpu_seconds
+
+    @classmethod
+    def between(cls, tokens: int, began: Instant, ended: Instant) -> Run:
+        return cls(tokens, ended[0] - began[0], ended[1] - began[1])
 
     @property
     def speed(self) -> float:
@@ -105,30 +125,30 @@ async def episode(engine: TransformersEngine, number: int, sleep: float) -> tupl
 
 async def engine_run(engine: TransformersEngine, episodes: int, sleep: float) -> tuple[Run, float]:
     """All episodes at once, and the longest time that one of them spent in tools."""
-    began = time.perf_counter()
+    began = now()
     results = await asyncio.gather(*(episode(engine, number, sleep) for number in range(episodes)))
-    seconds = time.perf_counter() - began
-    return Run(sum(tokens for tokens, _ in results), seconds), max(slept for _, slept in results)
+    run = Run.between(sum(tokens for tokens, _ in results), began, now())
+    return run, max(slept for _, slept in results)
 
 
 def raw_run(model: Any, episodes: int, new: int) -> tuple[Run, Run]:
     """The bare loop with and without its prefill."""
     ids = torch.tensor([prompt(number) for number in range(episodes)])
     with torch.inference_mode():
-        began = time.perf_counter()
+        began = now()
         cache = {cache_keyword(model): DynamicCache(config=model.config)}
         last = model(input_ids=ids, use_cache=True, logits_to_keep=1, **cache).logits[:, -1].argmax(-1, keepdim=True)
-        prefilled = time.perf_counter()
+        prefilled = now()
         for _ in range(new - 1):
             last = model(input_ids=last, use_cache=True, **cache).logits[:, -1].argmax(-1, keepdim=True)
-        ended = time.perf_counter()
-    return Run(episodes * new, ended - began), Run(episodes * (new - 1), ended - prefilled)
+        ended = now()
+    return Run.between(episodes * new, began, ended), Run.between(episodes * (new - 1), prefilled, ended)
 
 
 def generate_run(model: Any, episodes: int, new: int) -> Run:
     """`model.generate` on the same rectangle."""
     ids = torch.tensor([prompt(number) for number in range(episodes)])
-    began = time.perf_counter()
+    began = now()
     model.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
@@ -137,7 +157,7 @@ def generate_run(model: Any, episodes: int, new: int) -> Run:
         max_new_tokens=new,
         pad_token_id=0,
     )
-    return Run(episodes * new, time.perf_counter() - began)
+    return Run.between(episodes * new, began, now())
 
 
 async def compare(model: Any, tokenizer: Any, episodes: int, repeats: int) -> dict[str, float]:
@@ -152,14 +172,15 @@ async def compare(model: Any, tokenizer: Any, episodes: int, repeats: int) -> di
         raw, decode = raw_run(model, episodes, new)
         plain, _ = await engine_run(engine, episodes, 0.0)
         row |= {"raw": raw.speed, "decode": decode.speed, "engine": plain.speed}
-        row["generate"] = generate_run(model, episodes, new).speed
+        generate = generate_run(model, episodes, new)
+        row["generate"] = generate.speed
         for sleep in (0.02, 0.3):
             run, tools = await engine_run(engine, episodes, sleep)
             row[f"engine, tools {sleep} s"] = run.speed
             row[f"wall over larger alone, tools {sleep} s"] = run.seconds / max(plain.seconds, tools)
-        row["engine over raw"] = row["engine"] / row["raw"]
-        row["engine over decode"] = row["engine"] / row["decode"]
-        row["engine over generate"] = row["engine"] / row["generate"]
+        for name, other in (("raw", raw), ("decode", decode), ("generate", generate)):
+            row[f"engine over {name}, wall"] = plain.speed / other.speed
+            row[f"engine over {name}, cpu"] = plain.cpu_speed / other.cpu_speed
         rows.append(row)
     await engine.close()
     return {key: statistics.median(row[key] for row in rows) for key in rows[0]}

@@ -10,6 +10,12 @@ from torch import Tensor
 from agent_rl.engines.base import Sampling
 
 
+def sum_type(device: torch.device) -> torch.dtype:
+    """In what to add probabilities up: float64, since in float32 the increments of a large vocabulary's tail vanish
+    beside 1 and its tokens would never be drawn. Apple's MPS has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def truncate(logits: Tensor, top_p: float, top_k: int) -> Tensor:
     """Logits [rows, vocabulary] with -inf outside the kept set.
 
@@ -36,7 +42,7 @@ def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, 
     Args:
         logits: [rows, vocabulary], any float type; computed with in float32.
         sampling: temperature, top_p, top_k, the same for all rows.
-        uniforms: [rows, 1] float64 in (0, 1); unused if greedy.
+        uniforms: [rows, 1] in (0, 1), of the type to add probabilities up in (see `sum_type`); unused if greedy.
 
     Returns:
         ids [rows] int64 and log-probabilities [rows] float32 of the distribution sampled from. A row with a
@@ -50,9 +56,8 @@ def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, 
         if sampling.temperature != 1.0:
             logits = logits / sampling.temperature
         logprobs = truncate(logits, sampling.top_p, sampling.top_k).log_softmax(-1)
-        # Inverse of the cumulative distribution. The sum is float64: in float32 the increments of a large
-        # vocabulary's tail vanish beside 1, and its tokens would never be drawn.
-        cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
+        # Inverse of the cumulative distribution. A draw may round up to the whole sum, hence the clamp.
+        cumulative = logprobs.exp().cumsum(-1, dtype=uniforms.dtype)
         ids = torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True)
         ids = ids.clamp_max(logits.shape[-1] - 1)
     return ids.squeeze(-1), logprobs.gather(-1, ids).squeeze(-1)

@@ -17,7 +17,7 @@ from agent_rl.engines.base import Generation
 from agent_rl.engines.forward import Runner
 from agent_rl.engines.job import Job, longest
 from agent_rl.engines.mailbox import Mailbox
-from agent_rl.engines.sampling import draw_mixed
+from agent_rl.engines.sampling import draw_mixed, sum_type
 from agent_rl.engines.slots import SlotTable
 from agent_rl.engines.uniform import uniform
 from agent_rl.types import FinishReason, InfrastructureError
@@ -289,11 +289,11 @@ class Scheduler:
         """Append a token to each job and finish those that end with it."""
         starts = np.array([job.stream for job in jobs], dtype=np.uint64)
         counts = np.array([len(job.logprobs) for job in jobs], dtype=np.uint64)
-        draws = torch.from_numpy(uniform(starts, counts)[:, None]).to(logits.device)
+        draws = torch.from_numpy(uniform(starts, counts)[:, None]).to(sum_type(logits.device)).to(logits.device)
         with torch.inference_mode():
             ids, logprobs = draw_mixed(logits, [job.request.sampling for job in jobs], draws)
-            both = torch.stack((ids.double(), logprobs.double())).cpu()
-        tokens, chances = both[0].long().tolist(), both[1].tolist()
+        # The one place of a step where the host waits for the device.
+        tokens, chances = ids.tolist(), logprobs.tolist()
         if not math.isfinite(sum(chances)):
             jobs, tokens, chances = self._drop_non_finite(jobs, tokens, chances)
         self.counters["sampled_tokens"] += len(jobs)

@@ -156,6 +156,10 @@ async def test_a_context_that_does_not_extend_the_earlier_one_is_computed_anew()
         (GenerationRequest("t", (1,), 0, seed=0, stop_at_fence=False), "max_new_tokens is 0"),
         (GenerationRequest("t", (1, 9999), 3, seed=0, stop_at_fence=False), "9999, the model's vocabulary has 264"),
         (GenerationRequest("t", (1,), 3, seed=0), "without a scanner"),
+        (GenerationRequest("t", (1,), 3, seed=0, sampling=Sampling(-1.0)), "temperature is -1"),
+        (GenerationRequest("t", (1,), 3, seed=0, sampling=Sampling(float("nan"))), "temperature is nan"),
+        (GenerationRequest("t", (1,), 3, seed=0, sampling=Sampling(top_p=0.0)), "top_p is 0"),
+        (GenerationRequest("t", (1,), 3, seed=0, sampling=Sampling(top_k=-1)), "top_k is -1"),
     ],
 )
 async def test_bad_requests_are_refused_before_they_reach_the_batch(request_: GenerationRequest, message: str) -> None:
