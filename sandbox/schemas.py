@@ -227,12 +227,12 @@ class SessionRequest(BaseModel):
 
     memory_mb: int = Field(512, ge=16)
     """Memory of the session's interpreter; clamped to the service's maximum."""
-    idle_s: float | None = Field(None, gt=0)
+    idle_s: float | None = Field(None, ge=1)
     """End after this long without a turn; None takes the service's, which is also the most."""
-    life_s: float | None = Field(None, gt=0)
+    life_s: float | None = Field(None, ge=1)
     """End at this age; None takes the service's, which is also the most."""
     request_id: str | None = Field(None, min_length=1, max_length=200)
-    """A repeated request with the same id gets the session that the first one opened."""
+    """A repeated request with the same id gets the session that the first one opened (410 if it has ended)."""
 
 
 class SessionInfo(BaseModel):

@@ -63,7 +63,7 @@ def session_router(service: SandboxService, door: Door) -> APIRouter:
 
     gone = (401, 404, 410)
     for method, path, handler, body, answer, status, refusals in (
-        ("POST", "", open_session, SessionRequest, SessionInfo, 201, (401, 409, 413, 422, *CAPACITY)),
+        ("POST", "", open_session, SessionRequest, SessionInfo, 201, (401, 409, 410, 413, 422, *CAPACITY)),
         ("GET", "", list_sessions, None, SessionList, 200, (401, 500, 503)),
         (
             "POST",
