@@ -19,7 +19,7 @@ from sympy.core.relational import Relational
 
 from agent_rl.rewards.compare import is_order
 from agent_rl.rewards.grammar import Unsupported, parse_expression
-from agent_rl.rewards.structure import (
+from agent_rl.rewards.shapes import (
     Both,
     Braced,
     Bracketed,
@@ -31,8 +31,8 @@ from agent_rl.rewards.structure import (
     Union,
     Unreadable,
     Words,
-    same_words,
 )
+from agent_rl.rewards.wording import same_words
 
 DIGITS = 60
 _BITS = 220

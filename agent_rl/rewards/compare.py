@@ -13,7 +13,7 @@ from typing import Protocol
 
 from agent_rl.rewards.exact import equal_numbers
 from agent_rl.rewards.normalise import squeeze
-from agent_rl.rewards.structure import (
+from agent_rl.rewards.shapes import (
     Both,
     Braced,
     Bracketed,
@@ -26,8 +26,8 @@ from agent_rl.rewards.structure import (
     TooLarge,
     Union,
     Words,
-    same_words,
 )
+from agent_rl.rewards.wording import same_words
 
 MAX_ITEMS = 200
 """Longest list or set that is compared item by item."""

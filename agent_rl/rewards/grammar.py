@@ -11,13 +11,11 @@ from typing import NoReturn
 
 import sympy
 
-from agent_rl.rewards.structure import TooLarge, Unreadable
+from agent_rl.rewards.bounded import MAX_FACTORIAL, divide, factorial, power, rational
+from agent_rl.rewards.shapes import TooLarge, Unreadable
 
 MAX_TOKENS = 4000
 MAX_NESTING = 60
-MAX_BITS = 2_000_000
-"""Largest integer that a power, factorial or binomial may evaluate to."""
-MAX_FACTORIAL = 50_000
 
 _LEX = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][-+]?\d+(?![A-Za-z\d]))?|\.\d+)|(?P<command>\\[A-Za-z]+|\\.)"
@@ -157,7 +155,7 @@ class _Parser:
                 value = value * self.signed_factor()
             elif token == "/":
                 self.take()
-                value = _divide(value, self.signed_factor(), self)
+                value = divide(value, self.signed_factor())
             elif token in _STOP or (token == "|" and self.bars):
                 return value
             else:
@@ -181,9 +179,9 @@ class _Parser:
                 self.take()
                 if self.peek() == "!":
                     self.take()
-                    base = _factorial(base, self, double=True)
+                    base = factorial(base, double=True)
                 else:
-                    base = _factorial(base, self)
+                    base = factorial(base)
             elif token == "^":
                 self.take()
                 base = power(base, self.exponent())
@@ -205,7 +203,7 @@ class _Parser:
         while self.peek() in ("^", "!"):
             if self.take() == "^":
                 return power(value, self.exponent())
-            value = _factorial(value, self)
+            value = factorial(value)
         return value
 
     def primary(self, mixed: bool = True) -> sympy.Expr:
@@ -229,7 +227,7 @@ class _Parser:
     def number(self, token: str, mixed: bool) -> sympy.Expr:
         if self.peek() == "\\overline" and "." in token:
             return self.repeating(token)
-        value = _rational(token)
+        value = rational(token)
         if not (mixed and token.isdigit()):
             return value
         start = self.at
@@ -255,7 +253,7 @@ class _Parser:
             self.fail("a repeating decimal needs digits under the bar")
         places = len(token.split(".")[1])
         tail = sympy.Rational(int(cycle), 10**places * (10 ** len(cycle) - 1))
-        return _rational(token) + tail
+        return rational(token) + tail
 
     def symbol(self, name: str) -> sympy.Expr:
         if self.peek() == "_":
@@ -300,13 +298,13 @@ class _Parser:
             return self.accented(name)
         if name == "frac":
             top = self.argument()
-            return _divide(top, self.argument(), self)
+            return divide(top, self.argument())
         if name == "sqrt":
             return self.root()
         if name in ("binom", "binomial"):
             return self.binomial(name == "binomial")
         if name == "factorial":
-            return _factorial(self.parenthesised(), self)
+            return factorial(self.parenthesised())
         if name in ("floor", "lfloor", "ceil", "ceiling", "lceil"):
             value = self.parenthesised() if name[0] != "l" else self.sum()
             if name[0] == "l":
@@ -336,7 +334,7 @@ class _Parser:
             self.take()
             degree = self.sum()
             self.take("]")
-        return power(self.argument(), _divide(sympy.Integer(1), degree, self))
+        return power(self.argument(), divide(sympy.Integer(1), degree))
 
     def parenthesised(self) -> sympy.Expr:
         self.take("(")
@@ -399,51 +397,3 @@ class _Parser:
             if token in _STOP or token in _TIMES or token in ("/", "|", "(") or token.lstrip("\\") in _NAMES:
                 return sign * value
             value = value * self.factor()
-
-
-def _rational(token: str) -> sympy.Rational:
-    mantissa, _, exponent = token.lower().partition("e")
-    if exponent and abs(int(exponent)) > 100_000:
-        raise TooLarge("a power of ten beyond the bounds")
-    whole, _, decimals = mantissa.partition(".")
-    value = sympy.Rational(int((whole or "0") + decimals), 10 ** len(decimals))
-    return value * sympy.Integer(10) ** int(exponent) if exponent else value
-
-
-def _divide(top: sympy.Expr, bottom: sympy.Expr, parser: _Parser) -> sympy.Expr:
-    if bottom == 0:
-        parser.fail("a division by zero")
-    return top / bottom
-
-
-def _factorial(value: sympy.Expr, parser: _Parser, double: bool = False) -> sympy.Expr:
-    if value.is_number and not value.is_Integer:
-        parser.fail("a factorial of something that is no whole number")
-    if value.is_Integer:
-        if value < 0:
-            parser.fail("a factorial of a negative number")
-        if value > MAX_FACTORIAL:
-            raise TooLarge("a factorial beyond the bounds")
-    return sympy.factorial2(value) if double else sympy.factorial(value)
-
-
-def _bits(value: sympy.Rational) -> int:
-    return max(int(value.p).bit_length(), int(value.q).bit_length())
-
-
-def power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
-    """`base ** exponent`, refused before it is evaluated where its size would pass `MAX_BITS`."""
-    if base.is_Rational and exponent.is_Rational:
-        if base == 0 and exponent < 0:
-            raise Unreadable("a division by zero")
-        if base not in (0, 1, -1) and _bits(base) * abs(exponent) > MAX_BITS:
-            raise TooLarge("a power beyond the bounds")
-    elif not exponent.free_symbols and not base.free_symbols:
-        if exponent.is_Rational:
-            too_large = abs(exponent) > MAX_BITS
-        else:
-            size = exponent.evalf(5)
-            too_large = not size.is_finite or bool(abs(size) > MAX_BITS)
-        if too_large and not exponent.is_infinite:
-            raise TooLarge("an exponent beyond the bounds")
-    return sympy.Pow(base, exponent)

@@ -16,7 +16,9 @@ from typing import Any
 
 from agent_rl.rewards.compare import Comparison, NeedsAlgebra
 from agent_rl.rewards.normalise import normalise
-from agent_rl.rewards.structure import Node, Scalar, TooLarge, Unreadable, Words, read, same_spelling, same_words
+from agent_rl.rewards.shapes import Node, Scalar, TooLarge, Unreadable, Words
+from agent_rl.rewards.structure import read, same_spelling
+from agent_rl.rewards.wording import same_words
 
 FAST_CHARS = 300
 """Longest answer or gold that is read in the caller's process."""

@@ -7,113 +7,44 @@ is therefore never `4`, `(1,2)` is never `\{1,2\}`, and `[1,2)` is never `(1,2)`
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
-from agent_rl.rewards.exact import Number, read_number, split_unit
+from agent_rl.rewards.brackets import (
+    CLOSE,
+    OPEN,
+    PAIRS,
+    TOKEN,
+    check_nesting,
+    closing_offset,
+    has_separator,
+    join_thousands,
+    split,
+)
+from agent_rl.rewards.exact import read_number, split_unit
 from agent_rl.rewards.normalise import normalise, squeeze
-from agent_rl.rewards.units import Unit
+from agent_rl.rewards.shapes import (
+    Both,
+    Braced,
+    Bracketed,
+    Listing,
+    Matrix,
+    Node,
+    Ratio,
+    Relation,
+    Scalar,
+    TooLarge,
+    Union,
+    Unreadable,
+)
+from agent_rl.rewards.wording import read_words
 
 MAX_DEPTH = 12
 """Deepest nesting of lists, sets and relations (an expression's own nesting is bounded by its parser)."""
 
-MAX_BRACKETS = 60
 
-
-class TooLarge(Exception):
-    """Deciding would take more than the bounds allow."""
-
-
-class Unreadable(ValueError):
-    """The text has no shape that can be compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """A single value: an exact number, or an expression for the algebra of a worker."""
-
-    text: str
-    number: Number | None = None
-    unit: Unit | None = None
-    percent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """Plain text, compared without case, spaces and punctuation."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bracketed:
-    """Items between brackets: a tuple, a point or an interval; the two brackets tell them apart."""
-
-    opening: str
-    closing: str
-    items: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Items without brackets ("1, 2 and 3"): several answers in any order."""
-
-    items: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Braced:
-    """A finite set: order and repetition do not matter."""
-
-    items: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Union:
-    """A union of intervals and sets, optionally minus another set."""
-
-    parts: tuple[Node, ...]
-    removed: tuple[Node, ...] = field(default=())
-
-
-@dataclass(frozen=True, slots=True)
-class Both:
-    """Inequalities that hold at once ("x > 2 and x < 3")."""
-
-    parts: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A chain `parts[0] ops[0] parts[1] ...` with `=`, `<`, `>`, `\\le`, `\\ge`, `\\ne` or `\\in`."""
-
-    parts: tuple[Node, ...]
-    ops: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """Rows of equal length."""
-
-    rows: tuple[tuple[Node, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """`a : b : c`."""
-
-    parts: tuple[Node, ...]
-
-
-Node = Scalar | Words | Bracketed | Listing | Braced | Union | Both | Relation | Matrix | Ratio
-
-_TOKEN = re.compile(r"\\\\|\\[A-Za-z]+|\\.|.", re.DOTALL)
-_OPEN = frozenset(["(", "[", "{", "\\{", "\\langle", "\\lfloor", "\\lceil", "\\begin"])
-_CLOSE = frozenset([")", "]", "}", "\\}", "\\rangle", "\\rfloor", "\\rceil", "\\end"])
 _RELATIONS = {
     "=": "=", "<": "<", ">": ">", "\\le": "<=", "\\ge": ">=", "\\ne": "!=", "\\in": "in", "\\approx": "=",
     "\\equiv": "=", "\\rightarrow": "=", "\\to": "=", "\\implies": "=",
 }  # fmt: skip
-_PAIRS = {"(": ")", "[": "]", "\\{": "\\}", "{": "}", "\\langle": "\\rangle"}
 _MATRIX = re.compile(
     r"\\begin\s*\{(?:[pbBvV]?(?:small)?matrix|array)\*?\}(?:\s*\{[lcr| ]*\})?(.*)\\end\s*\{[A-Za-z*]+\}$", re.DOTALL
 )
@@ -121,16 +52,6 @@ _AND = re.compile(r"\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?!
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 _BOTH = re.compile(r"\\text\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z])|\\land(?![A-Za-z])")
 _INEQUALITY = re.compile(r"[<>]|\\[lg]e(?![A-Za-z])")
-_WORD = re.compile(r"\\text\{([^{}]*)\}|(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z])")
-_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
-_MATH_WORDS_LIST = """
-    sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh log ln exp sqrt pi abs gcd lcm
-    max min floor ceil ceiling factorial binomial binom inf infinity oo theta alpha beta gamma delta lambda
-    phi omega mod frac cdot times
-"""
-_MATH_WORDS = frozenset(_MATH_WORDS_LIST.split())
-_ALL_REALS = frozenset({"allreals", "allrealnumbers", "realnumbers", "allrealx", "therealnumbers"})
-_NOTHING = frozenset({"nosolution", "nosolutions", "norealsolution", "norealsolutions", "emptyset"})
 _LEAD = re.compile(
     r"(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\s*[:=]?\s+|\\approx\s*|approximately\s+|=\s*"
     r"|\\text\{(?:approximately|about|[^{}]*answer is:?)\}\s*",
@@ -146,7 +67,7 @@ def read(answer: str) -> Node:
         TooLarge: nesting beyond `MAX_DEPTH` (lists) or `MAX_BRACKETS` (brackets).
     """
     text = normalise(answer)
-    _check_nesting(text)
+    check_nesting(text)
     return read_normal(text)
 
 
@@ -157,23 +78,23 @@ def read_normal(text: str, depth: int = 0) -> Node:
     text = text.strip()
     if lead := _LEAD.match(text):
         text = text[lead.end() :].strip()
-    while text.startswith("{") and _closing(text, 0) == len(text) - 1 and not _top_level(text[1:-1], {","}):
+    while text.startswith("{") and closing_offset(text, 0) == len(text) - 1 and not has_separator(text[1:-1], {","}):
         text = text[1:-1].strip()
     if not text:
         raise Unreadable("empty")
     if not text.startswith("\\text{") and (number := read_number(text)) is not None:
         return Scalar(text, number, number.unit, number.percent)
-    if (words := _words(text)) is not None:
+    if (words := read_words(text)) is not None:
         return words
     return _compound(text, depth)
 
 
 def _compound(text: str, depth: int) -> Node:
-    text = _join_thousands(text)
+    text = join_thousands(text)
     if (both := _inequalities_at_once(text, depth)) is not None:
         return both
     spaced = _AND.sub(" , ", text)
-    pieces = _split(spaced, {",", ";"})
+    pieces = split(spaced, {",", ";"})
     if len(pieces) > 1:
         pieces = [piece for piece in (p.strip() for p in pieces) if piece]
         if len(pieces) > 1:
@@ -182,15 +103,15 @@ def _compound(text: str, depth: int) -> Node:
     relation = _relation(text, depth)
     if relation is not None:
         return relation
-    parts = _split(text, {"\\cup"})
+    parts = split(text, {"\\cup"})
     if len(parts) > 1:
         return Union(tuple(read_normal(part, depth + 1) for part in parts))
-    parts = _split(text, {"\\setminus"})
+    parts = split(text, {"\\setminus"})
     if len(parts) == 2:
         return Union((read_normal(parts[0], depth + 1),), (read_normal(parts[1], depth + 1),))
     if (enclosed := _enclosed(text, depth)) is not None:
         return enclosed
-    parts = _split(text, {":"})
+    parts = split(text, {":"})
     if 2 <= len(parts) <= 5 and all(part.strip() for part in parts):
         return Ratio(tuple(read_normal(part, depth + 1) for part in parts))
     if _PLUS_MINUS.search(text):
@@ -215,9 +136,9 @@ def _fail(text: str) -> Node:
 def _relation(text: str, depth: int) -> Node | None:
     parts, ops = [], []
     start, level = 0, 0
-    for match in _TOKEN.finditer(text):
+    for match in TOKEN.finditer(text):
         token = match.group()
-        level += (token in _OPEN) - (token in _CLOSE)
+        level += (token in OPEN) - (token in CLOSE)
         if level == 0 and token in _RELATIONS:
             op, end = _RELATIONS[token], match.end()
             if op in "<>" and text[end : end + 1] == "=":
@@ -244,17 +165,17 @@ def _enclosed(text: str, depth: int) -> Node | None:
     """Brackets around the whole: tuple, interval, set; one value in parentheses is that value."""
     if match := _MATRIX.match(text):
         return _matrix(match.group(1), text, depth)
-    tokens = list(_TOKEN.finditer(text))
+    tokens = list(TOKEN.finditer(text))
     first, last = tokens[0], tokens[-1]
-    if first.group() not in _PAIRS or last.group() not in _PAIRS.values() or len(tokens) < 2:
+    if first.group() not in PAIRS or last.group() not in PAIRS.values() or len(tokens) < 2:
         return None
-    if _closing(text, 0) != last.start():
+    if closing_offset(text, 0) != last.start():
         return None
     opening, closing = first.group(), last.group()
     inner = text[first.end() : last.start()].strip()
     if opening in ("\\{", "{"):
         return _set(inner, opening, closing, depth)
-    items = _split(inner, {",", ";"})
+    items = split(inner, {",", ";"})
     if len(items) == 1:
         return (
             read_normal(inner, depth + 1)
@@ -266,7 +187,7 @@ def _enclosed(text: str, depth: int) -> Node | None:
             raise Unreadable("an empty place between commas")
         items = items[:-1]
     if opening == "[" and all(item.strip()[0] == "[" and item.strip()[-1] == "]" for item in items):
-        return _rows([_split(item.strip()[1:-1], {","}) for item in items], depth)
+        return _rows([split(item.strip()[1:-1], {","}) for item in items], depth)
     nodes = tuple(read_normal(item, depth + 1) for item in items)
     if opening == "\\langle":
         opening, closing = "(", ")"
@@ -284,9 +205,9 @@ def _single(inner: str, text: str, depth: int) -> Node:
 
 
 def _set(inner: str, opening: str, closing: str, depth: int) -> Node | None:
-    if closing != _PAIRS[opening]:
+    if closing != PAIRS[opening]:
         return None
-    bars = _split(inner, {"|", ":"})
+    bars = split(inner, {"|", ":"})
     if (
         len(bars) == 2
         and bars[0].strip()
@@ -295,18 +216,18 @@ def _set(inner: str, opening: str, closing: str, depth: int) -> Node | None:
         return read_normal(bars[1], depth + 1)
     if not inner:
         return Braced(())
-    if opening == "{" and not _top_level(inner, {","}):
+    if opening == "{" and not has_separator(inner, {","}):
         return None
     inner = _AND.sub(" , ", inner)
-    items = [item for item in _split(inner, {",", ";"}) if item.strip()]
+    items = [item for item in split(inner, {",", ";"}) if item.strip()]
     return Braced(tuple(read_normal(item, depth + 1) for item in items))
 
 
 def _matrix(body: str, text: str, depth: int) -> Node:
     if "\\begin" in body or "vmatrix" in text or "Vmatrix" in text:
         return Scalar(text)
-    rows = [row for row in _split(body.replace("\\hline", " "), {"\\\\"}) if row.strip()]
-    return _rows([_split(row, {"&"}) for row in rows], depth)
+    rows = [row for row in split(body.replace("\\hline", " "), {"\\\\"}) if row.strip()]
+    return _rows([split(row, {"&"}) for row in rows], depth)
 
 
 def _rows(rows: list[list[str]], depth: int) -> Node:
@@ -314,109 +235,6 @@ def _rows(rows: list[list[str]], depth: int) -> Node:
     if not cells or len({len(row) for row in cells}) != 1:
         raise Unreadable("a matrix with rows of unequal length")
     return Matrix(tuple(cells))
-
-
-def _words(text: str) -> Words | Scalar | None:
-    """Text made of words alone. A single letter is a symbol unless it stands in parentheses or `\\text`."""
-    if text in ("\\emptyset", "\\mathbb{R}"):
-        return Words("nosolution" if text == "\\emptyset" else "allreals")
-    plain = re.sub(r"\\text\{([^{}]*)\}", lambda m: f" {m.group(1)} ", text)
-    if choice := re.fullmatch(r"\s*(?:option|choice)?\s*\(\s*([A-Za-z])\s*\)\s*", plain, re.IGNORECASE):
-        return Words(choice.group(1).upper())
-    if re.fullmatch(r"\s*\d{1,2}(?::\d{2})?\s*[ap]\.?\s*m\.?\s*", plain, re.IGNORECASE):
-        return Words(plain)
-    if (whole := re.fullmatch(r"\\text\{([^{}]*)\}", text)) and (inner := read_number(whole.group(1).strip())):
-        return Scalar(text, inner, inner.unit, inner.percent)
-    if re.fullmatch(r"[A-Za-z]{3,}\.?\s+\d{1,4}(?:,?\s+\d{1,4})?", plain.strip()) and not _MATH_WORDS & set(
-        re.findall(r"[a-z]+", plain.lower())
-    ):
-        return Words(plain)
-    if "\\text{" in text and (whole or not re.search(r"\d", plain)) and not re.search(r"[\\=<>+*/^{}]", plain):
-        if not re.match(r"\s*[-+$]?[\d.]", plain):
-            return Words(plain)
-        return None
-    if re.search(r"[^A-Za-z\s'\-.,?!&]", plain) or not re.search(r"[A-Za-z]{2,}", plain):
-        return None
-    words = [word.lower() for word in re.findall(r"[A-Za-z]+", plain)]
-    if any(word in _MATH_WORDS for word in words):
-        return None
-    if len(words) == 1 and len(words[0]) == 2 and words[0] not in ("no", "on", "up", "am", "pm", "it", "he", "we"):
-        return None
-    if any(len(word) >= 3 or word in ("no", "on", "up") for word in words) and not re.search(
-        r"[-!]\s*[A-Za-z]?$", plain
-    ):
-        return Words(plain)
-    return None
-
-
-def same_words(a: str, b: str) -> bool:
-    """Words that say the same: without case, spaces, punctuation, and with synonyms of "none" and "all reals"."""
-    return _canonical_words(a) == _canonical_words(b)
-
-
-def _canonical_words(text: str) -> str:
-    letters = "".join(ch for ch in re.sub(r"\\text", "", text).casefold() if ch.isalnum())
-    if letters in _ALL_REALS:
-        return "allreals"
-    return "nosolution" if letters in _NOTHING or letters in ("none", "noneexist") else letters
-
-
-def _join_thousands(text: str) -> str:
-    """Drop thousands commas outside brackets; inside them a comma separates."""
-    if not _THOUSANDS.search(text):
-        return text
-    levels, level = [], 0
-    for match in _TOKEN.finditer(text):
-        token = match.group()
-        level += (token in _OPEN) - (token in _CLOSE)
-        levels.extend([level] * len(token))
-    return _THOUSANDS.sub(lambda m: m.group().replace(",", "") if levels[m.start()] == 0 else m.group(), text)
-
-
-def _check_nesting(text: str) -> None:
-    level = 0
-    for match in _TOKEN.finditer(text):
-        token = match.group()
-        level += (token in _OPEN) - (token in _CLOSE)
-        if level > MAX_BRACKETS:
-            raise TooLarge(f"brackets nested more than {MAX_BRACKETS} deep")
-
-
-def _split(text: str, separators: set[str]) -> list[str]:
-    pieces, start, level = [], 0, 0
-    for match in _TOKEN.finditer(text):
-        token = match.group()
-        level += (token in _OPEN) - (token in _CLOSE)
-        if level < 0:
-            raise Unreadable("a bracket closes that was never opened")
-        if level == 0 and token in separators:
-            pieces.append(text[start : match.start()])
-            start = match.end()
-    if level:
-        raise Unreadable("a bracket is never closed")
-    pieces.append(text[start:])
-    return pieces
-
-
-def _top_level(text: str, separators: set[str]) -> bool:
-    level = 0
-    for match in _TOKEN.finditer(text):
-        token = match.group()
-        level += (token in _OPEN) - (token in _CLOSE)
-        if level == 0 and token in separators:
-            return True
-    return False
-
-
-def _closing(text: str, start: int) -> int:
-    """Offset of the bracket that closes the one at `start`, or -1."""
-    level = 0
-    for match in _TOKEN.finditer(text, start):
-        token = match.group()
-        level += (token in _OPEN) - (token in _CLOSE)
-        if level == 0:
-            return match.start() if token in _CLOSE else -1
-    return -1
 
 
 def same_spelling(a: str, b: str) -> bool:

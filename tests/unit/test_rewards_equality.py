@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from agent_rl.rewards.exact import equal_numbers, read_number
 from agent_rl.rewards.judge import judge, judge_fast
 from agent_rl.rewards.normalise import normalise
-from agent_rl.rewards.structure import Unreadable, read
+from agent_rl.rewards.shapes import Unreadable
+from agent_rl.rewards.structure import read
 from agent_rl.rewards.verifier import Verifier
 
 OPTIONS = Verifier().options
