@@ -1,8 +1,9 @@
 """Configuration files: YAML with `extends`, dotted overrides, unknown keys refused with the nearest name.
 
 A configuration is one YAML mapping. `extends: other.yaml` (or a list; later ones win) merges it over other
-files, relative to its own folder; overrides such as `tir.max_turns=5` are merged last. What comes out is a
-frozen pydantic model, and `dump` writes it in full, so that a run's folder says exactly what ran.
+files, relative to its own folder; an override such as `tir.max_turns=5` replaces what stands under its key.
+What comes out is a frozen pydantic model, and `dump` writes it in full, so that a run's folder says exactly
+what ran.
 """
 
 from __future__ import annotations
@@ -93,10 +94,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         if not isinstance(child, dict):
             raise ConfigError(f"override {override!r}: {parent} is the value {child!r}, not a section")
         values = child
-    if isinstance(value, dict) and isinstance(values.get(leaf), dict):
-        _merge(values[leaf], value)
-    else:
-        values[leaf] = value
+    values[leaf] = value
 
 
 def _explain(fault: Any, model: type[BaseModel]) -> str:

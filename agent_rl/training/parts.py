@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,20 +15,12 @@ from agent_rl.config import ConfigError
 from agent_rl.engines.base import Engine
 from agent_rl.engines.loading import load_model, model_fingerprint
 from agent_rl.engines.pieces import TokenPieces
-from agent_rl.engines.transformers import TransformersEngine, default_eos_ids
 from agent_rl.learner.update import Learner
-from agent_rl.rewards.verifier import Verifier
-from agent_rl.rollout.answers import ExtractionRules
 from agent_rl.rollout.run import Rollout
-from agent_rl.tir.fence import FenceScanner
-from agent_rl.tir.formats import PromptFormat, prompt_format
-from agent_rl.tir.tool import SandboxTool
+from agent_rl.rollout.serve import format_of, serve
+from agent_rl.tir.formats import PromptFormat
 from agent_rl.training.data import RunData, load_run_data, without_long_prompts
-from agent_rl.training.settings import RunConfig, SandboxSettings
-from agent_rl.types import Problem
-from sandbox.client import SandboxClient
-from sandbox.embedded import EmbeddedSandbox
-from sandbox.settings import EmbeddedSettings, ServiceSettings
+from agent_rl.training.settings import RunConfig
 
 
 @dataclass
@@ -60,17 +51,22 @@ async def build(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     model, tokenizer = load_model(config.model.path, dtype="float32", device=config.engine.device)
-    eos_ids = frozenset(config.model.eos_ids or default_eos_ids(model, tokenizer))
-    form = prompt_format(tokenizer, config.tir, eos_ids)
+    form = format_of(model, tokenizer, config.tir, config.model)
     data = _data(config, tokenizer, form)
     fingerprints = {"data": data.train.fingerprint, "base model": model_fingerprint(model)}
-    async with AsyncExitStack() as stack:
-        client, isolation = await _sandbox(stack, config.sandbox)
-        say(f"sandbox: {isolation}")
-        verifier = await stack.enter_async_context(Verifier(config.rewards.verifier))
-        engine = _engine(config, model, tokenizer, eos_ids)
-        stack.push_async_callback(engine.close)
-        await engine.start()
+    async with serve(
+        copy.deepcopy(model),
+        tokenizer,
+        form,
+        tir=config.tir,
+        engine=config.engine,
+        rewards=config.rewards,
+        rollout=config.rollout,
+        sandbox=config.sandbox,
+        deterministic=config.deterministic,
+        seed=config.seed,
+        say=say,
+    ) as served:
         learner = Learner(
             model,
             resolve(config.method),
@@ -79,25 +75,14 @@ async def build(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[
             horizon=config.tir.max_total_tokens,
             total_updates=config.steps * config.learner.updates_per_batch * config.learner.epochs,
         )
-        rollout = Rollout(
-            engine=engine,
-            format=form,
-            answers=ExtractionRules(config.rewards),
-            verifier=verifier,
-            open_tool=_tools(client, config),
-            tir=config.tir,
-            rewards=config.rewards,
-            settings=config.rollout,
-            lockstep=config.deterministic,
-        )
         yield Parts(
             tokenizer=tokenizer,
             piece=TokenPieces(tokenizer).__getitem__,
             learner=learner,
-            engine=engine,
-            rollout=rollout,
+            engine=served.engine,
+            rollout=served.rollout,
             data=data,
-            sandbox=isolation,
+            sandbox=served.sandbox,
             fingerprints=fingerprints,
         )
 
@@ -108,39 +93,3 @@ def _data(config: RunConfig, tokenizer: Any, form: PromptFormat) -> RunData:
         return RunData(without_long_prompts(data.train, form, config), data.held_out)
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(f"data: {error}") from error
-
-
-def _tools(client: SandboxClient, config: RunConfig) -> Callable[[Problem, int], SandboxTool]:
-    def open_tool(problem: Problem, sample: int) -> SandboxTool:
-        return SandboxTool(client, config.tir.tool, seed=config.seed)
-
-    return open_tool
-
-
-def _engine(config: RunConfig, model: Any, tokenizer: Any, eos_ids: frozenset[int]) -> TransformersEngine:
-    settings = config.engine.model_copy(update={"deterministic": config.deterministic})
-    own = copy.deepcopy(model)
-    if settings.dtype != "auto":
-        own = own.to(getattr(torch, settings.dtype))
-    return TransformersEngine(own, tokenizer, settings=settings, scanner=FenceScanner, eos_ids=eos_ids)
-
-
-async def _sandbox(stack: AsyncExitStack, settings: SandboxSettings) -> tuple[SandboxClient, str]:
-    """A client, and the isolation in words."""
-    if settings.url is None:
-        service = ServiceSettings(
-            port=0, backend=settings.backend, min_tier=settings.min_tier, slots=settings.slots or None
-        )
-        owner = EmbeddedSandbox(EmbeddedSettings(service=service))
-        client = await stack.enter_async_context(owner)
-        return client, f"our own service, {owner.backend} ({owner.tier}), {owner.slots} slots"
-    client = await stack.enter_async_context(SandboxClient(settings.url, os.environ.get(settings.token_env)))
-    ready = await client.ready()
-    if ready.state != "ready":
-        raise ConfigError(f"the sandbox service at sandbox.url = {settings.url} is {ready.state}, not ready")
-    if ready.tier < settings.min_tier:
-        raise ConfigError(
-            f"the sandbox service at sandbox.url = {settings.url} offers tier {ready.tier}, below "
-            f"sandbox.min_tier = {settings.min_tier}; start it on a stronger tier or lower min_tier"
-        )
-    return client, f"service at {settings.url}, {ready.backend} ({ready.tier})"

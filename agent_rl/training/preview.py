@@ -7,9 +7,10 @@ from typing import Any
 
 from agent_rl.config import ConfigError
 from agent_rl.engines.loading import resolve_model
+from agent_rl.rollout.settings import SandboxSettings
 from agent_rl.training.data import load_run_data, without_long_prompts
 from agent_rl.training.plan import ModelShape
-from agent_rl.training.settings import RunConfig, SandboxSettings
+from agent_rl.training.settings import RunConfig
 
 
 def shape_and_data(config: RunConfig) -> tuple[ModelShape, int]:

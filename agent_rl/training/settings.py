@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
 from agent_rl.algorithms.settings import MethodSettings
 from agent_rl.engines.settings import EngineSettings
 from agent_rl.learner.settings import LearnerSettings
 from agent_rl.rewards.settings import RewardSettings
-from agent_rl.rollout.settings import RolloutSettings
+from agent_rl.rollout.settings import ModelSettings, RolloutSettings, SandboxSettings
 from agent_rl.settings import Settings
 from agent_rl.tasks.settings import DataSettings
 from agent_rl.tir.settings import TirSettings
-
-
-class ModelSettings(Settings):
-    """The policy to start from."""
-
-    path: str = "package://agent_rl/assets/quickstart"
-    """Folder, hub name, GGUF file, or `package://PACKAGE/FILE` for one that a Python package ships."""
-    eos_ids: list[int] | None = None
-    """Ids that end a turn; null = those of the model's generation config, else the tokenizer's."""
-
-
-class SandboxSettings(Settings):
-    """Where the model's programs run."""
-
-    url: str | None = None
-    """A running sandbox service; null = one of our own, started and ended with the run."""
-    token_env: str = "AGENT_RL_SANDBOX_TOKEN"
-    """Environment variable that holds the token of the service at `url`."""
-    backend: Literal["auto", "docker", "bwrap", "landlock", "unsafe"] = "auto"
-    """Isolation of our own service; `auto` takes the strongest that passes its canaries on this machine."""
-    min_tier: Literal["T0", "T1", "T2", "T3", "T4"] = "T1"
-    """Below this the run refuses to start. T0 (no isolation) needs `backend: unsafe`."""
-    slots: int = Field(0, ge=0)
-    """Programs that run at once in our own service; 0 = one a core."""
 
 
 class EvalSettings(Settings):

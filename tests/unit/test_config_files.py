@@ -98,3 +98,10 @@ def test_a_key_with_one_letter_missing_never_passes(key, data):
         values = {"data": {"families": []}}
         _apply(values, f"{bad}=1")
         validate(values, model=RunConfig)
+
+
+def test_an_override_with_a_mapping_replaces_the_whole_mapping(tmp_path):
+    evals = {"a": {"data": {"families": []}}, "b": {"data": {"families": []}}}
+    path = written(tmp_path, evals=evals)
+    assert load(path, ["evals={}"], model=RunConfig).evals == {}
+    assert list(load(path, ["evals={c: {data: {families: []}}}"], model=RunConfig).evals) == ["c"]
