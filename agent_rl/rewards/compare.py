@@ -33,7 +33,8 @@ MAX_ITEMS = 200
 """Longest list or set that is compared item by item."""
 
 _NAME = re.compile(
-    r"(?:\\[A-Za-z]+|[A-Za-z])(?:\s*_\s*(?:\{[^{}]*\}|\w))?(?:\s*\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])*\s*\)|')?\s*$"
+    r"(?:\\[A-Za-z]+|[A-Za-z])(?:\s*_\s*(?:\{[^{}]*\}|\w))?"
+    r"(?:(?:\s*\^\s*\{\s*-1\s*\}|'*)\s*\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])*\s*\)|')?\s*$"
 )
 _ORDER = ("<", ">", "<=", ">=", "!=")
 

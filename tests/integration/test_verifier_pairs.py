@@ -84,10 +84,20 @@ def test_the_audit_lists_golds_that_fail_their_own_verifier(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "rows"),
-    [("gsm8k/test.jsonl", 1319), ("math500/test.jsonl", 500), ("amc23/test.jsonl", 40), ("hmmt25/test.jsonl", 30)],
+    ("name", "rows", "failing"),
+    [
+        ("gsm8k/test.jsonl", 1319, []),
+        ("math500/test.jsonl", 500, []),
+        ("amc23/test.jsonl", 40, []),
+        ("aime26/test.jsonl", 30, []),
+        ("hmmt25/test.jsonl", 30, []),
+        ("minerva/test.jsonl", 272, ["np.arcsin(10/13)"]),  # code in the place of an answer
+        ("olympiadbench/test.jsonl", 675, ["$t(0,4]$"]),  # brackets that do not match
+    ],
 )
-def test_golds_of_public_sets_pass_their_own_verifier(data_dir, name, rows):
+def test_golds_of_public_sets_pass_their_own_verifier_but_for_broken_ones(data_dir, name, rows, failing):
     golds = list(read_golds(data_dir / name))
     assert len(golds) == rows
-    assert audit_golds(golds) == []
+    failures = audit_golds(golds)
+    assert [failure.gold for failure in failures] == failing
+    assert all(failure.reason.startswith("gold unreadable") for failure in failures)
