@@ -32,6 +32,8 @@ class Dialogue:
 
     question: str
     turns: tuple[DialogueTurn, ...]
+    flawed: bool = False
+    """Wrong on purpose; see `agent_rl.tasks.families.traces`."""
 
     def texts(self) -> Iterator[str]:
         """Everything that is read or written, in order."""
@@ -63,7 +65,7 @@ def _dialogue(trace: Trace, rng: random.Random) -> Dialogue:
     for step in trace.steps:
         seen = None if step.outcome is None else observation_text(_retold(step.outcome, rng))
         turns.append(DialogueTurn(step.text, seen))
-    return Dialogue(trace.problem.question, tuple(turns))
+    return Dialogue(trace.problem.question, tuple(turns), flawed=trace.flaw is not Flaw.NONE)
 
 
 _UNDERLINE = re.compile(r"^ *[~^]+\n", re.MULTILINE)

@@ -37,6 +37,7 @@ def from_nothing(shape: LlamaShape, dialogues: Sequence[Dialogue], seed: int) ->
             num_key_value_heads=shape.heads,
             max_position_embeddings=shape.positions,
             tie_word_embeddings=True,
+            initializer_range=shape.initializer_range,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,

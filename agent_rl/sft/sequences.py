@@ -16,6 +16,7 @@ class TrainingSequence:
 
     ids: tuple[int, ...]
     mask: tuple[bool, ...]
+    flawed: bool = False
 
 
 def training_sequence(
@@ -47,4 +48,4 @@ def training_sequence(
             last = turn is dialogue.turns[-1]
             for segment in form.observation(turn.observation, written, max_tokens=max_observation_tokens, last=last):
                 append(segment.ids, False)
-    return TrainingSequence(tuple(ids), tuple(mask))
+    return TrainingSequence(tuple(ids), tuple(mask), dialogue.flawed)

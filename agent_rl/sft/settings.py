@@ -68,6 +68,9 @@ class LlamaShape(Settings):
     """Width inside the feed-forward layers."""
     positions: int = Field(1024, ge=16)
     """Longest sequence."""
+    initializer_range: float = Field(0.06, gt=0)
+    """Standard deviation of initial weights. About `0.7 / sqrt(hidden)`: with the 0.02 that suits wide models,
+    attention of so narrow a one begins nearly uniform, and copying numbers is learnt much later."""
     vocabulary: int = Field(704, ge=300)
     """Tokens of the byte-level tokenizer that is trained along with it, control tokens included."""
 
@@ -100,6 +103,8 @@ class SftSettings(Settings):
     """The episode that the policy is meant for: prompts and observations are rendered exactly as there."""
     steps: int = Field(700, ge=1)
     """Optimiser steps; the length of a run is never counted in minutes, so that it can be repeated."""
+    clean_steps: int = Field(0, ge=0)
+    """The first so many steps show right demonstrations only: how to do things is learnt before what to choose."""
     batch_size: int = Field(64, ge=1)
     """Demonstrations a step."""
     micro_batch_size: int = Field(16, ge=1)
@@ -123,6 +128,8 @@ class SftSettings(Settings):
 
     @model_validator(mode="after")
     def _complete(self) -> SftSettings:
+        if self.clean_steps > self.steps:
+            raise ValueError(f"clean_steps = {self.clean_steps} exceeds steps = {self.steps}; lower it")
         if self.source == "jsonl" and self.jsonl is None:
             raise ValueError("source = jsonl needs the section jsonl with a path")
         if self.init is None and self.source == "jsonl":

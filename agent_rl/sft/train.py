@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +48,17 @@ def token_loss(model: Any, batch: TokenBatch, device: torch.device) -> torch.Ten
     )
 
 
+def _batches(sequences: Sequence[TrainingSequence], settings: SftSettings) -> Iterator[list[int]]:
+    """Indices of each step's batch: right demonstrations for `clean_steps` steps, then all kinds."""
+    clean = [i for i, s in enumerate(sequences) if not s.flawed]
+    if settings.clean_steps and not clean:
+        raise ValueError(f"clean_steps = {settings.clean_steps}, but every demonstration is flawed; set it to 0")
+    for batch in batch_order(len(clean), settings.batch_size, settings.clean_steps, settings.seed):
+        yield [clean[i] for i in batch]
+    rest = settings.steps - settings.clean_steps
+    yield from batch_order(len(sequences), settings.batch_size, rest, settings.seed + 1)
+
+
 def train(
     model: Any,
     sequences: Sequence[TrainingSequence],
@@ -74,8 +85,7 @@ def train(
     start = time.monotonic()
     progress = None
     lengths = [len(s.ids) for s in sequences]
-    order = batch_order(len(sequences), settings.batch_size, settings.steps, settings.seed)
-    for step, indices in enumerate(order):
+    for step, indices in enumerate(_batches(sequences, settings)):
         parts = [
             token_batch([sequences[i] for i in part], pad)
             for part in split_by_length(indices, lengths, settings.micro_batch_size)

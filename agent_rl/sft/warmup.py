@@ -56,6 +56,8 @@ def run(config: SftSettings, console: Console | None = None) -> Path:
     last = _train_with_bar(model, sequences, config, pad, console)
     output.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(output)
+    for weights in output.glob("*.safetensors"):
+        weights.chmod(0o644)  # written through a private temporary file; a package's data is for everyone
     tokenizer.save_pretrained(output)
     recipe = _recipe(config, counts, tokens, last)
     (output / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n", encoding="utf-8")
