@@ -258,7 +258,7 @@ class SupervisedSlot:
             cpu_ms=answer["cpu_ms"],
             max_rss_mb=answer["max_rss_mb"],
             state=SessionState(answer["state"]) if answer.get("state") else None,
-            workdir_reset=bool(answer.get("workdir_reset")),
+            workdir_reset=outcome.get("workdir_reset") is True,
             threads_alive=int(answer.get("threads_alive") or 0),
             files={
                 name: base64.b64encode(part).decode()

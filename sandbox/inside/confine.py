@@ -89,7 +89,7 @@ SYSCALLS: dict[str, tuple[int, int]] = {
     "migrate_pages": (256, 238), "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118), "sched_setattr": (314, 274), "process_madvise": (440, 440),
     "process_mrelease": (448, 448), "uselib": (134, -1), "ustat": (136, -1), "sysfs": (139, -1), "_sysctl": (156, -1),
-    "mknod": (133, -1), "mknodat": (259, 33), "vmsplice": (278, 75),
+    "vmsplice": (278, 75),
     # answered otherwise than by a plain refusal, or refused only where paths are all that separates us
     "clone": (56, 220), "clone3": (435, 435), "socket": (41, 198), "ioctl": (16, 29), "kill": (62, 129),
     "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),

@@ -173,6 +173,7 @@ class Outcome:
 
 def compile_source(source: str, name: str, show: bool) -> tuple[types.CodeType, types.CodeType | None]:
     """The body, and the last expression by itself if `show`: compiled once, so nothing is evaluated twice."""
+    source = source.removeprefix("\ufeff")  # a file may begin with a byte order mark, a str may not
     if not show:
         return compile(source, name, "exec", dont_inherit=True), None
     tree = compile(source, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)

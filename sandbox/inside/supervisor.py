@@ -114,6 +114,14 @@ class Supervisor:
             raise OSError("the warm interpreter is gone")
         return json.loads(raw), descriptors
 
+    def until(self, key: str) -> tuple[dict[str, Any], list[int]]:
+        """The zygote's answer that has `key`; what it had to say before is taken note of."""
+        while True:
+            message, descriptors = self.from_zygote()
+            self.adopting &= "adopted" not in message
+            if key in message:
+                return message, descriptors
+
     def serve(self) -> None:
         """One order at a time until the host goes."""
         orders = {"run": self.run, "open": self.open, "turn": self.turn, "close": self.close}
@@ -386,7 +394,11 @@ class Supervisor:
             self.to_zygote({"do": "adopt", "pid": run.pid})
             self.adopting = True
             session.pid = run.pid
-        return "kept", max(0, tasks(session.pid) - 1)
+        for _ in range(4):  # a thread that was joined is still there for a moment
+            if (threads := max(0, tasks(session.pid) - 1)) == 0:
+                break
+            time.sleep(0.001)
+        return "kept", threads
 
     def pause(self) -> None:
         """Between turns a session is stopped: it uses no CPU and writes nothing."""
@@ -417,8 +429,7 @@ class Supervisor:
         if self.session is None:
             return
         self.to_zygote({"do": "end"})
-        while "ended" not in self.from_zygote()[0]:
-            pass
+        self.until("ended")
         self.adopting = False
         self.session.close()
         self.session = None
@@ -437,7 +448,7 @@ class Supervisor:
                 errors[path] = "gone with the processes that had to be killed all at once"
                 continue
             self.to_zygote({"do": "fetch", "path": path})
-            message, descriptors = self.from_zygote()
+            message, descriptors = self.until("file")
             if not descriptors:
                 errors[message["file"]] = message["error"]
                 continue

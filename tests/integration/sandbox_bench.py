@@ -103,10 +103,7 @@ class Bench:
     def census(self) -> list[tuple[str, int, int]]:
         """(kind, threads, descriptors) of every process of the slot, as the host sees them."""
         first = psutil.Process(self.slot.pid)
-        return sorted(
-            (p.name(), p.num_threads(), p.num_fds())
-            for p in [first, *first.children(recursive=True)]
-        )
+        return sorted((p.name(), p.num_threads(), p.num_fds()) for p in [first, *first.children(recursive=True)])
 
 
 def benches(*names: str) -> Any:

@@ -19,9 +19,7 @@ def test_one_impossible_allocation_is_a_memory_error(bench: Bench) -> None:
 
 
 def test_a_list_that_grows_for_ever_runs_out_of_memory(bench: Bench) -> None:
-    result = bench.run(
-        "hoard = []\nwhile True: hoard.append('x' * 1_000_000)", Status.OOM, Status.ERROR, limits=AMPLE
-    )
+    result = bench.run("hoard = []\nwhile True: hoard.append('x' * 1_000_000)", Status.OOM, Status.ERROR, limits=AMPLE)
     assert result.status is Status.OOM or "MemoryError" in result.stderr
 
 
@@ -88,19 +86,18 @@ def test_descriptors_run_out_inside_only(bench: Bench) -> None:
 def test_endless_recursion_ends_that_program_alone(bench: Bench) -> None:
     code = "import sys; sys.setrecursionlimit(10**7)\ndef f(): f()\nf()"
     result = bench.run(code, Status.ERROR, Status.KILLED, Status.OOM, limits=AMPLE)
-    assert result.signal == 11 or "RecursionError" in result.stderr or "MemoryError" in result.stderr
+    assert result.status is Status.OOM or result.signal == 11 or "Error" in result.stderr
 
 
 def test_c_recursion_overflows_the_stack_of_that_program_alone(bench: Bench) -> None:
     code = """
 import sys; sys.setrecursionlimit(10**7)
 class A:
-    def __repr__(self): return repr(self)
-x = []
-for _ in range(10**6): x = [x]
-repr(x)
+    def __getattr__(self, name): return getattr(self, name)
+A().x
 """
-    bench.run(code, Status.ERROR, Status.KILLED, limits=AMPLE)
+    result = bench.run(code, Status.ERROR, Status.KILLED, limits=AMPLE)
+    assert result.signal == 11 or "RecursionError" in result.stderr
 
 
 def test_abort_is_signal_6(bench: Bench) -> None:
@@ -155,7 +152,8 @@ def test_head_and_tail_are_kept_and_the_gap_is_named(bench: Bench) -> None:
 
 
 def test_undecodable_output_becomes_replacement_characters(bench: Bench) -> None:
-    result = bench.run("import os; os.write(1, b'\\xff\\xfe\\x00'); os.write(1, b'\\xf0\\x9f'); os.write(1, b'\\x98\\x80')")
+    code = "import os\nfor piece in (b'\\xff\\xfe\\x00', b'\\xf0\\x9f', b'\\x98\\x80'): os.write(1, piece)"
+    result = bench.run(code)
     assert result.stdout == "\ufffd\ufffd\x00\U0001f600"
     assert "UnicodeEncodeError" in bench.run("print('\\udc80')", Status.ERROR).stderr
 

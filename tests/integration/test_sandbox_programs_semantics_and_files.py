@@ -16,7 +16,8 @@ AMPLE = Limits(wall_s=15, cpu_s=10, memory_mb=512)
 @pytest.mark.parametrize(
     ("code", "exit_code", "stderr"),
     [
-        ("import sys; sys.exit(0)", 0, ""), ("import sys; sys.exit(3)", 3, ""), ("import sys; sys.exit('msg')", 1, "msg\n"),
+        ("import sys; sys.exit(0)", 0, ""), ("import sys; sys.exit(3)", 3, ""),
+        ("import sys; sys.exit('msg')", 1, "msg\n"),
         ("exit()", 0, ""), ("quit()", 0, ""), ("raise SystemExit", 0, ""), ("import os; os._exit(7)", 7, ""),
         ("import sys; sys.exit(300)", 44, ""), ("import sys; sys.exit(True)", 1, ""),
     ],
@@ -117,9 +118,7 @@ print(inspect.getsource(f), end="")
 print(sorted(n for n in globals() if not n.startswith("__")))
 """
     stdout = bench.run(code).stdout
-    assert stdout == (
-        "def f(n): return 1 if n == 0 else n * f(n - 1)\n['C', 'f', 'inspect', 'os', 'pickle', 'sys']\n"
-    )
+    assert stdout == ("def f(n): return 1 if n == 0 else n * f(n - 1)\n['C', 'f', 'inspect', 'os', 'pickle', 'sys']\n")
 
 
 def test_the_surroundings_are_documented(bench: Bench) -> None:
@@ -168,7 +167,8 @@ def test_files_in_and_out(bench: Bench) -> None:
 def test_links_devices_and_pipes_are_not_fetched(bench: Bench) -> None:
     code = """
 import os
-os.symlink("/etc/passwd", "link"); os.mkfifo("pipe"); os.symlink("/", "root"); os.mkdir("d"); open("d/f", "w").write("ok")
+os.symlink("/etc/passwd", "link"); os.mkfifo("pipe"); os.symlink("/", "root"); os.mkdir("d")
+open("d/f", "w").write("ok")
 os.symlink("d", "e")
 """
     paths = ["link", "pipe", "root/etc/passwd", "e/f", "../main.py", "/etc/passwd", "d/f"]
@@ -179,10 +179,10 @@ os.symlink("d", "e")
 def test_no_file_name_survives_the_reset(bench: Bench) -> None:
     code = r"""
 import os, tempfile
-for folder in (os.getcwd(), tempfile.gettempdir(), os.path.expanduser("~")):
+for folder in {os.getcwd(), tempfile.gettempdir(), os.path.expanduser("~")}:
     for name in (b"a\nb", b"\xff\xfe", b"x" * 255, b"-rf", b" "):
         with open(os.path.join(os.fsencode(folder), name), "wb") as f: f.write(b"x")
-    os.makedirs(os.path.join(folder, "deep/" * 50))
+    os.makedirs(os.path.join(folder, "/".join(["deep"] * 50)))
     os.mkdir(os.path.join(folder, "shut")); open(os.path.join(folder, "shut/in"), "w").close()
     fd = os.open(os.path.join(folder, "shut"), os.O_RDONLY); os.fchmod(fd, 0); os.close(fd)
 for place in ("/var/tmp/left", "/dev/shm/left", "/run/lock/left", "/left", "/dev/left"):
@@ -190,5 +190,6 @@ for place in ("/var/tmp/left", "/dev/shm/left", "/run/lock/left", "/left", "/dev
     except OSError: pass
 """
     bench.run(code)
-    found = "import os\nfor p in ('/var/tmp/left', '/dev/shm/left', '/run/lock/left', '/left', '/dev/left'): print(os.path.exists(p))"
+    places = ["/var/tmp/left", "/dev/shm/left", "/run/lock/left", "/left", "/dev/left"]
+    found = f"import os\nfor place in {places}: print(os.path.exists(place))"
     assert set(bench.run(found).stdout.split()) == {"False"}
