@@ -1,4 +1,4 @@
-"""Who runs next: a bounded queue that is fair over clients.
+"""Who runs next: a bounded queue that is fair over tenants, and within a tenant over clients.
 
 A permit stands for a core's worth of running user code. Stateless runs and session turns take one each, so
 that sessions, which own slots of their own, cannot oversubscribe the machine. Waiting is bounded in number
@@ -14,14 +14,15 @@ from sandbox.errors import Overloaded, QueueTimeout
 
 
 class FairGate:
-    """`permits` holders at a time; waiters are served round-robin over clients, first come first served within."""
+    """`permits` holders at a time; waiters are served round-robin over tenants, within a tenant round-robin over
+    clients (a name that callers choose), and within a client in the order of their coming."""
 
     def __init__(self, permits: int, capacity: int) -> None:
         self.permits = permits
         self.capacity = capacity
         self.free = permits
         self.waiting = 0
-        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._tenants: OrderedDict[str, OrderedDict[str, deque[asyncio.Future[None]]]] = OrderedDict()
         self._hold_s = 0.1
         """Moving average of how long a permit is held: the base of `Retry-After`."""
 
@@ -29,12 +30,12 @@ class FairGate:
         """How long a newcomer should stay away when the queue is full."""
         return min(30.0, max(0.05, self._hold_s * (self.waiting + 1) / self.permits / 2))
 
-    async def enter(self, client: str, timeout_s: float) -> None:
+    async def enter(self, tenant: str, client: str, timeout_s: float) -> None:
         """Take a permit. Raises Overloaded (queue full), QueueTimeout."""
         if self.free > 0 and self.waiting == 0:
             self.free -= 1
             return
-        queue = self._queues.get(client)
+        queue = self._tenants.get(tenant, {}).get(client)
         # One greedy client may fill the queue; another must still find a place in it.
         bound = self.capacity if queue else 2 * self.capacity
         if self.waiting >= bound:
@@ -44,16 +45,16 @@ class FairGate:
             )
         loop = asyncio.get_running_loop()
         place: asyncio.Future[None] = loop.create_future()
-        self._queues.setdefault(client, deque()).append(place)
+        self._tenants.setdefault(tenant, OrderedDict()).setdefault(client, deque()).append(place)
         self.waiting += 1
-        timer = loop.call_later(timeout_s, self._expire, client, place, timeout_s)
+        timer = loop.call_later(timeout_s, self._expire, tenant, client, place, timeout_s)
         try:
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled() and place.exception() is None:
                 self._grant()  # the permit arrived in the moment the caller left
             else:
-                self._forget(client, place)
+                self._forget(tenant, client, place)
             raise
         finally:
             timer.cancel()
@@ -64,26 +65,33 @@ class FairGate:
         self._grant()
 
     def _grant(self) -> None:
-        while self._queues:
-            client, queue = self._queues.popitem(last=False)
+        while self._tenants:
+            tenant, clients = self._tenants.popitem(last=False)
+            client, queue = clients.popitem(last=False)
             place = queue.popleft()
             self.waiting -= 1
             if queue:
-                self._queues[client] = queue  # to the end: the others come first
+                clients[client] = queue  # to the end: the others come first
+            if clients:
+                self._tenants[tenant] = clients
             if not place.done():
                 place.set_result(None)
                 return
         self.free += 1
 
-    def _expire(self, client: str, place: asyncio.Future[None], timeout_s: float) -> None:
+    def _expire(self, tenant: str, client: str, place: asyncio.Future[None], timeout_s: float) -> None:
         if not place.done():
-            self._forget(client, place)
+            self._forget(tenant, client, place)
             place.set_exception(QueueTimeout(f"no slot became free within {timeout_s:g} s; nothing was run"))
 
-    def _forget(self, client: str, place: asyncio.Future[None]) -> None:
-        queue = self._queues.get(client)
-        if queue is not None and place in queue:
-            queue.remove(place)
-            self.waiting -= 1
-            if not queue:
-                del self._queues[client]
+    def _forget(self, tenant: str, client: str, place: asyncio.Future[None]) -> None:
+        clients = self._tenants.get(tenant, OrderedDict())
+        queue = clients.get(client)
+        if queue is None or place not in queue:
+            return
+        queue.remove(place)
+        self.waiting -= 1
+        if not queue:
+            del clients[client]
+        if not clients:
+            del self._tenants[tenant]

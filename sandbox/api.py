@@ -129,8 +129,10 @@ def state_router(service: SandboxService, door: Door) -> APIRouter:
         return Response(b'{"status":"ok"}', media_type="application/json")
 
     async def readyz(request: Request) -> Response:
-        """200 when programs are admitted, else 503; isolation tier, canary results, free slots, queue."""
+        """200 when programs are admitted, else 503; isolation tier, free slots, queue; canary results with a token."""
         report = readiness(service)
+        if not door.knows(request):
+            report = report.model_copy(update={"probes": [], "last_slot_failure": ""})
         return json_answer(report, 200 if report.state == "ready" else 503)
 
     async def metrics(request: Request) -> Response:

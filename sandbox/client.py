@@ -163,8 +163,9 @@ class SandboxClient:
     async def ready(self, *, deadline: float = 10.0) -> Readiness:
         """State of the service: isolation tier, slots, queue. Also answers while it is not ready."""
         try:
-            async with asyncio.timeout(deadline), self._connection().get(f"{self.url}/readyz") as answer:
-                return Readiness.model_validate_json(await answer.read())
+            async with asyncio.timeout(deadline):
+                async with self._connection().get(f"{self.url}/readyz", headers=self._headers) as answer:
+                    return Readiness.model_validate_json(await answer.read())
         except (*CONNECTION_FAILURES, TimeoutError) as failure:
             raise SandboxUnavailableError(self._down(f"no answer from {self.url}: {failure!r}")) from failure
 

@@ -28,6 +28,8 @@ from sandbox.turns import SessionService
 log = logging.getLogger("sandbox")
 
 SWEEP_S = 1.0
+OFFLOAD_CHARACTERS = 256 << 10
+"""Uploads above this are checked on a thread, so that the loop keeps turning."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class SandboxService:
     async def execute(self, request: ExecuteRequest, caller: Caller) -> ExecuteResult:
         """Run one program. Raises ServiceError if it was not run."""
         self.admit()
-        ready, notes = prepared(request, self.settings, session=False)
+        ready, notes, digest = await self.inspect(request, session=False)
 
         async def work() -> ExecuteResult:
             result = await self._run_stateless(ready, caller)
@@ -131,13 +133,24 @@ class SandboxService:
         if request.request_id is None:
             return await work()
         key = (caller.tenant, "", request.request_id)
-        return await self.once.run(key, fingerprint(request), work, on_hit=self.metrics.idempotent_hits.inc)
+        return await self.once.run(key, digest, work, on_hit=self.metrics.idempotent_hits.inc)
+
+    async def inspect(self, request: ExecuteRequest, *, session: bool) -> tuple[ExecuteRequest, list[str], int]:
+        """The request as it will run, notes on what was changed, and its digest. Raises InvalidRequest, TooLarge."""
+
+        def look() -> tuple[ExecuteRequest, list[str], int]:
+            ready, notes = prepared(request, self.settings, session=session)
+            return ready, notes, fingerprint(request) if request.request_id is not None else 0
+
+        if sum(map(len, request.files.values())) > OFFLOAD_CHARACTERS:
+            return await asyncio.to_thread(look)
+        return look()
 
     async def _run_stateless(self, request: ExecuteRequest, caller: Caller) -> ExecuteResult:
         loop = asyncio.get_running_loop()
         arrived = loop.time()
         patience = min(request.queue_timeout_s or self.settings.queue_timeout_s, self.settings.queue_timeout_s)
-        await self.gate.enter(caller.client, patience)
+        await self.gate.enter(caller.tenant, caller.client, patience)
         entered = loop.time()
         try:
             pooled = await self.pool.acquire(caller.tenant, max(0.001, patience - (entered - arrived)))

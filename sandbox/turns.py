@@ -7,9 +7,8 @@ import secrets
 from typing import TYPE_CHECKING
 
 from sandbox.backends.base import SlotError
-from sandbox.checks import prepared
 from sandbox.errors import SessionGone
-from sandbox.idempotency import OnceOnly, fingerprint
+from sandbox.idempotency import OnceOnly
 from sandbox.schemas import ExecuteRequest, ExecuteResult, SessionInfo, SessionRequest, SessionState, Status
 from sandbox.sessions import Session, SessionTable
 from sandbox.slots import PooledSlot
@@ -74,7 +73,7 @@ class SessionService:
         """Run one turn. Raises SessionUnknown, SessionGone and the refusals of admission."""
         self.service.admit()
         session = self.table.find(session_id, caller.tenant)
-        ready, notes = prepared(request, self.service.settings, session=True)
+        ready, notes, digest = await self.service.inspect(request, session=True)
         if ready.limits.memory_mb != session.memory_mb:
             if "memory_mb" in request.limits.model_fields_set:
                 notes.append(f"limits.memory_mb: a session keeps the {session.memory_mb} MiB it was opened with")
@@ -93,7 +92,7 @@ class SessionService:
         name = request.request_id or secrets.token_hex(16)
         return await self.service.once.run(
             (caller.tenant, session_id, name),
-            fingerprint(request),
+            digest,
             work,
             abandoned=abandoned,
             on_hit=self.service.metrics.idempotent_hits.inc,
@@ -106,7 +105,7 @@ class SessionService:
         patience = min(request.queue_timeout_s or most, most)
         await self.table.take_turn(session, patience)
         try:
-            await service.gate.enter(caller.client, max(0.001, patience - (loop.time() - arrived)))
+            await service.gate.enter(caller.tenant, caller.client, max(0.001, patience - (loop.time() - arrived)))
             started = loop.time()
             try:
                 if session.lost:

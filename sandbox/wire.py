@@ -72,7 +72,15 @@ class Door:
                 tenant = name
         if scheme.lower() != "bearer" or not tenant:
             raise Unauthorized("send the service's token as `Authorization: Bearer <token>`")
-        return Caller(tenant, f"{tenant}/{host}/{client}")
+        return Caller(tenant, f"{host}/{client}")
+
+    def knows(self, request: Request) -> bool:
+        """Whether the caller may see details."""
+        try:
+            self.caller(request)
+        except Unauthorized:
+            return False
+        return True
 
     async def body(self, request: Request, model: type[Model]) -> Model:
         """Read and validate a JSON body. Raises TooLarge, InvalidRequest."""

@@ -174,7 +174,9 @@ async def test_without_the_token_nothing_is_served_but_health() -> None:
                 assert answer.status_code == 401, (method, path, headers)
                 assert answer.headers["www-authenticate"] == "Bearer"
         assert (await served.http.get("/healthz")).status_code == 200
-        assert (await served.http.get("/readyz")).status_code == 200
+        stranger, friend = await served.http.get("/readyz"), await served.http.get("/readyz", headers=_as(ALICE))
+        assert (stranger.status_code, stranger.json()["tier"], stranger.json()["probes"]) == (200, "T0", [])
+        assert friend.json()["probes"]
         for token in (ALICE, BOB):
             assert (await served.post("/v1/execute", {"code": "say x"}, headers=_as(token))).status_code == 200
 
