@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -49,8 +51,7 @@ class Policy(nn.Module):
         self.chunk_bytes = chunk_bytes
         self.head = head_math(model, temperature)
         model.eval()
-        if gradient_checkpointing:
-            _checkpoint_layers(model)
+        self._recomputed = _recomputed_layers(model) if gradient_checkpointing else []
         self._check_head()
         self.packed, self.packing_reason = self._choose_packing(packing)
 
@@ -61,13 +62,26 @@ class Policy(nn.Module):
     def forward(self, layout: Pass, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """Log-probs [M] float32 of the pass's model tokens, and entropies [M] or None."""
         device = self.device.type
-        with torch.autocast(device, dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+        low = torch.autocast(device, dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None)
+        with low, self._recomputing():
             states = hidden_states(self.model.base_model, layout)
         head = self.model.get_output_embeddings()
         return token_logprobs(
             states.index_select(0, layout.sources), head.weight, layout.targets,
             bias=head.bias, head=self.head, entropy=entropy, chunk_bytes=self.chunk_bytes,
         )  # fmt: skip
+
+    @contextmanager
+    def _recomputing(self) -> Iterator[None]:
+        """Transformers recomputes layers only in training mode; dropout must not come with it, nor last longer."""
+        layers = self._recomputed if torch.is_grad_enabled() else []
+        for layer in layers:
+            layer.training = True
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.training = False
 
     def lay_out(self, rows: tuple[TrainRow, ...]) -> Pass:
         """The pass over `rows` in this policy's layout and on its device."""
@@ -151,12 +165,10 @@ def head_math(model: PreTrainedModel, temperature: float) -> HeadMath:
     return HeadMath(scale=scale, softcap=float(softcap) if softcap else None, temperature=temperature)
 
 
-def _checkpoint_layers(model: PreTrainedModel) -> None:
-    """Recompute layers in the backward pass. Only the layer itself counts as training, so dropout stays off."""
+def _recomputed_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """Switch on transformers' recomputation; returns the layers that ask whether they are in training mode."""
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    for module in model.modules():
-        if getattr(module, "gradient_checkpointing", False):
-            module.training = True
+    return [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
 
 
 def _probe_rows(model: PreTrainedModel) -> tuple[TrainRow, ...]:

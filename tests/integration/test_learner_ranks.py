@@ -105,8 +105,8 @@ def main(rank: int, ranks: int, folder: Path) -> None:
     chosen = recipe("ctpo_cppo", reference_kl={"beta": 0.1})
     given = settings(updates_per_batch=4, epochs=2, micro_batch_tokens=60)
 
-    def learner(seed: int = 0) -> Learner:
-        return Learner(tiny_llama(seed), chosen, given)
+    def learner() -> Learner:
+        return Learner(tiny_llama(), chosen, given)
 
     def whole_weights(owner: Learner) -> dict[str, torch.Tensor]:
         return {name: tensor.clone() for name, tensor in owner.full_state()}
@@ -130,7 +130,7 @@ def main(rank: int, ranks: int, folder: Path) -> None:
         torch.save(found, folder / "gradients.pt")
         torch.save(before, folder / "logprobs.pt")
 
-    other = learner(seed=3)
+    other = learner()
     load(folder / "step-00000001", other, {"data": "d"})
     next_batch = uneven_batch([22, 9, 31, 14, 60], seed=4)
     owner.train_on(next_batch, seed=1)
