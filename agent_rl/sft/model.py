@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from agent_rl.engines.loading import load_model
 from agent_rl.sft.dialogue import Dialogue
 from agent_rl.sft.settings import LlamaShape
 from agent_rl.sft.tokenizer import train_tokenizer
@@ -50,8 +51,8 @@ def from_nothing(shape: LlamaShape, dialogues: Sequence[Dialogue], seed: int) ->
 
 
 def from_folder(init: str) -> tuple[Any, Any]:
-    """Model (float32) and tokenizer of a folder or hub name."""
-    tokenizer = AutoTokenizer.from_pretrained(init)
+    """Model (float32) and tokenizer; see `agent_rl.engines.loading.load_model` for what `init` may name."""
+    model, tokenizer = load_model(init, dtype="float32", device="cpu")
     if tokenizer.eos_token_id is None:
         raise ValueError(f"init = {init!r}: its tokenizer has no end-of-sequence token, so no turn could end")
-    return AutoModelForCausalLM.from_pretrained(init, dtype=torch.float32), tokenizer
+    return model, tokenizer

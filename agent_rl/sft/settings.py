@@ -56,6 +56,15 @@ class JsonlDemonstrations(Settings):
     """Use only the first so many rows."""
 
 
+class Gsm8kDemonstrations(Settings):
+    """Demonstrations made from GSM8K's calculator marks; their programs are really run."""
+
+    path: str
+    """GSM8K's `train.jsonl`."""
+    limit: int | None = Field(default=None, ge=1)
+    """Use only the first so many demonstrations."""
+
+
 class LlamaShape(Settings):
     """A Llama of random weights. The defaults make about 0.9 M parameters with 700 tokens."""
 
@@ -85,18 +94,20 @@ class LlamaShape(Settings):
 
 
 class SftSettings(Settings):
-    """Supervised warm-up. Give `families` or `jsonl` as demonstrations, and `init` or `shape` as model."""
+    """Supervised warm-up. Give `families`, `jsonl` or `gsm8k` as demonstrations, and `init` or `shape` as model."""
 
     output: str
     """Folder that is written: weights, tokenizer, chat template, `recipe.json`."""
     overwrite: bool = False
     """Replace files of an output folder that holds something already."""
-    source: Literal["families", "jsonl"] = "families"
+    source: Literal["families", "jsonl", "gsm8k"] = "families"
     """Where the demonstrations come from; the section of the same name says more."""
     families: FamilyDemonstrations = FamilyDemonstrations()
     jsonl: JsonlDemonstrations | None = None
+    gsm8k: Gsm8kDemonstrations | None = None
     init: str | None = None
-    """Folder (or hub name) of the model and tokenizer to start from; None starts from nothing with `shape`."""
+    """Model and tokenizer to start from: folder, hub name, GGUF file or `package://PACKAGE/FILE`; None starts from
+    nothing with `shape`."""
     shape: LlamaShape = LlamaShape()
     """Model and tokenizer that are made when `init` is not given."""
     tir: TirSettings = TirSettings()
@@ -130,10 +141,11 @@ class SftSettings(Settings):
     def _complete(self) -> SftSettings:
         if self.clean_steps > self.steps:
             raise ValueError(f"clean_steps = {self.clean_steps} exceeds steps = {self.steps}; lower it")
-        if self.source == "jsonl" and self.jsonl is None:
-            raise ValueError("source = jsonl needs the section jsonl with a path")
-        if self.init is None and self.source == "jsonl":
-            raise ValueError("source = jsonl needs init: the folder or hub name of a model to start from")
+        if self.source in ("jsonl", "gsm8k"):
+            if getattr(self, self.source) is None:
+                raise ValueError(f"source = {self.source} needs the section {self.source} with a path")
+            if self.init is None:
+                raise ValueError(f"source = {self.source} needs init: the model to start from")
         if self.init is None and self.max_tokens > self.shape.positions:
             raise ValueError(
                 f"max_tokens = {self.max_tokens} exceeds shape.positions = {self.shape.positions}; lower the first "

@@ -48,7 +48,7 @@ def token_loss(model: Any, batch: TokenBatch, device: torch.device) -> torch.Ten
     )
 
 
-def _batches(sequences: Sequence[TrainingSequence], settings: SftSettings) -> Iterator[list[int]]:
+def step_batches(sequences: Sequence[TrainingSequence], settings: SftSettings) -> Iterator[list[int]]:
     """Indices of each step's batch: right demonstrations for `clean_steps` steps, then all kinds."""
     clean = [i for i, s in enumerate(sequences) if not s.flawed]
     if settings.clean_steps and not clean:
@@ -85,7 +85,7 @@ def train(
     start = time.monotonic()
     progress = None
     lengths = [len(s.ids) for s in sequences]
-    for step, indices in enumerate(_batches(sequences, settings)):
+    for step, indices in enumerate(step_batches(sequences, settings)):
         parts = [
             token_batch([sequences[i] for i in part], pad)
             for part in split_by_length(indices, lengths, settings.micro_batch_size)

@@ -16,6 +16,7 @@ from rich.progress import Progress as ProgressBar
 
 from agent_rl import __version__
 from agent_rl.sft.dialogue import Dialogue, family_dialogues
+from agent_rl.sft.gsm8k import gsm8k_dialogues
 from agent_rl.sft.jsonl import jsonl_dialogues
 from agent_rl.sft.model import from_folder, from_nothing
 from agent_rl.sft.sequences import TrainingSequence, training_sequence
@@ -69,6 +70,9 @@ def _demonstrations(config: SftSettings) -> tuple[list[Dialogue], dict[str, int]
     if config.source == "jsonl":
         assert config.jsonl is not None  # checked by the settings
         return jsonl_dialogues(config.jsonl, config.tir)
+    if config.source == "gsm8k":
+        assert config.gsm8k is not None  # checked by the settings
+        return gsm8k_dialogues(config.gsm8k)
     return family_dialogues(config.families)
 
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from agent_rl.sft import SftSettings, run
 from agent_rl.sft.batches import batch_order, split_by_length, token_batch
 from agent_rl.sft.sequences import TrainingSequence
-from agent_rl.sft.train import learning_rate, token_loss
+from agent_rl.sft.train import learning_rate, step_batches, token_loss
 
 SMALL: dict[str, Any] = {
     "families": {"count": 120},
@@ -56,6 +56,16 @@ def test_batches_visit_every_sequence_before_any_twice_and_parts_are_alike_in_le
         longest = [max(lengths[i] for i in part) for part in parts]
         assert longest == sorted(longest)
         assert all(top <= lengths[part[0]] for top, part in zip(longest, parts[1:], strict=False))
+
+
+def test_the_first_steps_show_right_demonstrations_only() -> None:
+    sequences = [TrainingSequence((1, 2), (False, True), flawed=i % 2 == 1) for i in range(64)]
+    settings = SftSettings(output="x", steps=10, clean_steps=4, batch_size=16)
+    shown = [[sequences[i].flawed for i in batch] for batch in step_batches(sequences, settings)]
+    assert [len(batch) for batch in shown] == [16] * 10
+    assert not any(itertools.chain(*shown[:4])) and sum(itertools.chain(*shown[4:8])) == 32
+    with pytest.raises(ValueError, match="clean_steps = 4, but every"):
+        next(step_batches([s for s in sequences if s.flawed], settings))
 
 
 def test_the_loss_is_that_of_learnt_tokens_alone_whatever_the_padding() -> None:
@@ -133,6 +143,7 @@ def test_a_folder_that_holds_something_is_kept_unless_told_otherwise(tmp_path: P
     [
         ({"source": "jsonl"}, "needs the section jsonl"),
         ({"source": "jsonl", "jsonl": {"path": "x"}}, "needs init"),
+        ({"steps": 5, "clean_steps": 6}, "exceeds steps"),
         ({"max_tokens": 4096}, r"shape\.positions"),
         ({"shape": {"hidden": 100, "heads": 3}}, "try hidden = 96"),
         ({"families": {"flaws": {"guess": 0.9, "void": 0.4}}}, "add up to"),
