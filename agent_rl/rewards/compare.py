@@ -253,7 +253,7 @@ def assigned(node: Node) -> tuple[str | None, Node]:
     """Name and value of `x = 5`, `f(x) = ... = 5` or `(x, y) = (1, 2)`; (None, node) for anything else."""
     if not isinstance(node, Relation) or set(node.ops) != {"="}:
         return None, node
-    name = _name(node.parts[0])
+    name = _name(node.parts[0]) or _quantity(node.parts[0], node.parts[-1])
     return (None, node) if name is None else (name, node.parts[-1])
 
 
@@ -286,6 +286,21 @@ def _name(node: Node) -> str | None:
         names = [_name(item) for item in node.items]
         return None if None in names else ",".join(map(str, names))
     return None
+
+
+def _quantity(node: Node, value: Node) -> str | None:
+    """Name of a quantity such as `m+n`, `AB` or `P(A)` whose value, without symbols, follows.
+
+    Letters that usually are unknowns or coordinates make it an equation instead: `x+y = 1` is a line.
+    """
+    if not (isinstance(node, Scalar) and node.number is None and isinstance(value, Scalar)):
+        return None
+    letters = re.sub(r"\\[A-Za-z]+", " ", node.text)
+    if not _has_symbol(letters) and not re.search("[A-Z]{2,}", letters):
+        return None
+    unknown = re.search("[xyzturvw]", letters) or re.search(r"\\(?:theta|phi)(?![A-Za-z])", node.text)
+    bare = value.number is not None or not _has_symbol(value.text)
+    return squeeze(node.text) if bare and (re.search("[A-Z]{2,}", letters) or not unknown) else None
 
 
 def _is_number(node: Node) -> bool:

@@ -78,6 +78,8 @@ def split_unit(text: str) -> tuple[str, Unit | None, bool]:
         return body, unit, False
     rest, words = body[: match.start(1)].rstrip(), match.group(1).strip()
     glued = not body[match.start(1) - 1].isspace()
+    if re.search(r"\\(?:angle|triangle|overline|widehat|mathcal)$", rest):
+        return body, unit, False  # letters that name a figure
     if words == "°" and re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", rest):
         return body, unit, False  # the degrees belong to the function's argument
     if not rest or not words or rest[-1] in "+-*/=^_(,<>" or not _is_unit_text(words, glued):
@@ -96,6 +98,12 @@ def split_unit(text: str) -> tuple[str, Unit | None, bool]:
 def _is_unit_text(words: str, glued: bool) -> bool:
     """Whether trailing words are a unit rather than variables such as `x` or `xy` or another answer."""
     plain = re.sub(r"\\text\s*\{[^{}]*\}", " ", words)
+    within = " ".join(re.findall(r"\\text\s*\{([^{}]*)\}", words))
+    if (
+        re.search(r"\b(?:or|and|not|if|either|unless|except)\b|\d", within, re.IGNORECASE)
+        and not read_unit(words).dimension
+    ):
+        return False  # `5 \text{ or any number}` is more than 5
     if "\\text" not in words and not re.search(r"[A-Za-z°¢$€£₹¥]", words):
         return False
     for word in re.findall(r"[A-Za-z]+", plain.replace("\\cdot", " ")):

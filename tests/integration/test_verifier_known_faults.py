@@ -18,7 +18,7 @@ from agent_rl.rewards.verifier import VERSION, Verifier, verifier_name
 
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[Verifier]:
-    with Verifier() as started:
+    with Verifier(VerifierSettings(wall_seconds=60.0, cpu_seconds=5.0)) as started:
         yield started
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from agent_rl.rewards.audit import audit_golds, main, read_golds
 from agent_rl.rewards.extraction import extract_answer
+from agent_rl.rewards.settings import VerifierSettings
 from agent_rl.rewards.verifier import VERSION, Verifier
 
 PAIRS = [
@@ -22,7 +23,7 @@ GROUPS = sorted({pair["group"] for pair in PAIRS})
 
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[Verifier]:
-    with Verifier() as started:
+    with Verifier(VerifierSettings(wall_seconds=60.0, cpu_seconds=5.0)) as started:
         yield started
 
 
