@@ -122,7 +122,7 @@ class ServiceSettings(SandboxSettings):
     """A session unused this long ends."""
     session_life_s: float = Field(3600.0, gt=0)
     """A session this old ends."""
-    evict_idle_s: float = Field(60.0, ge=0)
+    evict_idle_s: float = Field(120.0, ge=0)
     """When no session is free, the least recently used one may be ended if it has been idle this long."""
     session_turns_waiting: int = Field(8, ge=1)
     """Turns that may wait for a session's running one."""
