@@ -105,7 +105,8 @@ async def test_the_context_cap_counts_all_tokens() -> None:
 async def test_a_deadline_returns_what_there_is() -> None:
     model = tiny_model(max_position_embeddings=100_000)
     engine = TransformersEngine(model, TOKENIZER, eos_ids=())
-    request = GenerationRequest("t", PROMPT, 90_000, seed=0, stop_at_fence=False, deadline=time.monotonic() + 0.5)
+    await engine.generate(GenerationRequest("warm", PROMPT, 2, seed=0, stop_at_fence=False))
+    request = GenerationRequest("t", PROMPT, 90_000, seed=0, stop_at_fence=False, deadline=time.monotonic() + 1.0)
     generation = await asyncio.wait_for(engine.generate(request), 60)
     assert generation.finish is FinishReason.ABORTED
     assert 0 < len(generation.ids) == len(generation.logprobs) == len(generation.weight_versions) < 90_000

@@ -57,7 +57,7 @@ def _ids(results: list[list[Generation]]) -> list[list[tuple[int, ...]]]:
     return [[generation.ids for generation in turns] for turns in results]
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(plans, st.sampled_from([Sampling(0.0), Sampling(1.0)]))
 def test_tokens_do_not_depend_on_who_shares_the_batch(plan: Plan, sampling: Sampling) -> None:
     alone = asyncio.run(_all(plan, False, sampling))
@@ -65,7 +65,7 @@ def test_tokens_do_not_depend_on_who_shares_the_batch(plan: Plan, sampling: Samp
     assert _ids(alone) == _ids(together)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(plans)
 def test_tokens_do_not_depend_on_eviction_and_preemption(plan: Plan) -> None:
     roomy = asyncio.run(_all(plan, True, Sampling(0.0), WIDE))
@@ -91,7 +91,7 @@ async def test_little_memory_evicts_idle_and_preempts_running_trajectories() -> 
     assert counters[1]["prefill_tokens"] > counters[0]["prefill_tokens"]
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(st.lists(st.integers(65, 90), min_size=1, max_size=20), st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_tokens_do_not_depend_on_how_a_trajectory_is_cut_into_turns(prompt: list[int], turns: list[int]) -> None:
     async def run(lengths: list[int]) -> list[int]:
