@@ -25,9 +25,11 @@ class HeadMath:
     temperature: float = 1.0
     """Of the sampler; logits are divided by it."""
 
-    def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """[n, d], [v, d], [v] -> [n, v] float32, a fresh tensor."""
-        raw = torch.addmm(bias, hidden, weight.t()) if bias is not None else hidden @ weight.t()
+    def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+        """[n, d], [v, d], [v] -> [n, v] float32, written into the first n rows of `out`."""
+        raw = torch.mm(hidden, weight.t(), out=out[: hidden.shape[0]])
+        if bias is not None:
+            raw.add_(bias)
         if self.scale != 1.0:
             raw.mul_(self.scale)
         if self.softcap is not None:
@@ -54,16 +56,22 @@ class _Logprobs(torch.autograd.Function):
         logp = torch.empty(targets.shape, dtype=torch.float32, device=hidden.device)
         uncertainty = torch.empty_like(logp) if entropy else None
         normaliser = torch.empty_like(logp)
+        # Buffers are made once: fresh ones for each chunk would cost page faults, and twice the memory.
+        buffer = logp.new_empty(min(rows, targets.numel()), weight.shape[0])
+        other = torch.empty_like(buffer) if entropy else None
         with torch.autocast(hidden.device.type, enabled=False):
             wide, offset = weight.float(), None if bias is None else bias.float()
             for at in range(0, targets.numel(), rows):
                 part = slice(at, at + rows)
-                logits = head.logits(hidden[part].float(), wide, offset)
-                normaliser[part] = logits.logsumexp(-1)
-                logp[part] = logits.gather(1, targets[part, None]).squeeze(1) - normaliser[part]
+                logits = head.logits(hidden[part].float(), wide, offset, buffer)
+                chosen = logits.gather(1, targets[part, None]).squeeze(1)
+                top = logits.amax(-1, keepdim=True)
+                probs = torch.sub(logits, top, out=logits if other is None else other[: logits.shape[0]]).exp_()
+                total = probs.sum(-1)
+                normaliser[part] = total.log() + top.squeeze(1)
+                logp[part] = chosen - normaliser[part]
                 if uncertainty is not None:
-                    probs = (logits - normaliser[part, None]).exp_()
-                    uncertainty[part] = normaliser[part] - probs.mul_(logits).sum(-1)
+                    uncertainty[part] = normaliser[part] - probs.mul_(logits).sum(-1) / total
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, uncertainty)
         ctx.head, ctx.rows = head, rows
         ctx.set_materialize_grads(False)
@@ -79,14 +87,16 @@ class _Logprobs(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if need_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if need_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and need_bias else None
+        buffer = normaliser.new_empty(min(ctx.rows, targets.numel()), weight.shape[0])
+        other = torch.empty_like(buffer)
         with torch.autocast(hidden.device.type, enabled=False):
             wide, offset = weight.float(), None if bias is None else bias.float()
             for at in range(0, targets.numel(), ctx.rows):
                 part = slice(at, at + ctx.rows)
                 states = hidden[part].float()
-                logits = ctx.head.logits(states, wide, offset)
+                logits = ctx.head.logits(states, wide, offset, buffer)
                 centre = normaliser[part, None]
-                grad = (logits - centre).exp_()
+                grad = torch.sub(logits, centre, out=other[: logits.shape[0]]).exp_()
                 if uncertainty is None or grad_entropy is None:
                     grad.mul_(-grad_logp[part, None])
                 else:
@@ -113,7 +123,7 @@ def token_logprobs(
     bias: Tensor | None = None,
     head: HeadMath | None = None,
     entropy: bool = False,
-    chunk_bytes: int = 8 * 2**20,
+    chunk_bytes: int = 64 * 2**20,
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probability (natural logarithm) of each target, and the entropy of its distribution.
 

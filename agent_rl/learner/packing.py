@@ -37,14 +37,13 @@ _in_packed_forward: ContextVar[bool] = ContextVar("in_packed_forward", default=F
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bucket:
-    """Rows of similar length that stand side by side in the pack: tokens `start` to `stop` of it."""
+    """Rows of similar length that stand side by side in the pack, after the rows of the buckets before."""
 
-    start: int
-    stop: int
+    tokens: int
     rows: int
     longest: int
     scatter: Tensor | None
-    """int64 [stop - start] place of each token in the [rows * longest] rectangle; None when it has no padding."""
+    """int64 [tokens] place of each token in the [rows * longest] rectangle; None when it has no padding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,8 +109,7 @@ def lay_out(rows: Sequence[TrainRow], device: torch.device, *, packed: bool) -> 
         input_ids=input_ids.to(device),
         position_ids=position_ids.to(device),
         buckets=tuple(
-            Bucket(b.start, b.stop, b.rows, b.longest, None if b.scatter is None else b.scatter.to(device))
-            for b in buckets
+            Bucket(b.tokens, b.rows, b.longest, None if b.scatter is None else b.scatter.to(device)) for b in buckets
         ),
         sources=sources.to(device),
         targets=ids[positions].to(device),
@@ -131,13 +129,12 @@ def _buckets(lengths: Sequence[int]) -> tuple[Bucket, ...]:
             groups[-1].append(length)
         else:
             groups.append([length])
-    buckets, start = [], 0
+    buckets = []
     for group in groups:
-        longest, stop = max(group), start + sum(group)
+        longest = max(group)
         uneven = min(group) < longest
         scatter = torch.cat([torch.arange(n) + row * longest for row, n in enumerate(group)]) if uneven else None
-        buckets.append(Bucket(start, stop, len(group), longest, scatter))
-        start = stop
+        buckets.append(Bucket(sum(group), len(group), longest, scatter))
     return tuple(buckets)
 
 
@@ -195,17 +192,19 @@ def packed_attention(
     repeats = query.shape[1] // key.shape[1]
     if repeats > 1:
         key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-    parts = [_bucket_attention(query, key, value, bucket, scaling, sliding_window) for bucket in buckets]
+    sizes = [bucket.tokens for bucket in buckets]
+    # One split, whose gradient is one concatenation; a slice per bucket would fill a whole tensor each.
+    states = zip(*(part[0].transpose(0, 1).split(sizes) for part in (query, key, value)), buckets, strict=True)
+    parts = [_bucket_attention(*found, scaling, sliding_window) for found in states]
     return (parts[0] if len(parts) == 1 else torch.cat(parts))[None], None
 
 
 def _bucket_attention(
     query: Tensor, key: Tensor, value: Tensor, bucket: Bucket, scaling: float | None, window: int | None
 ) -> Tensor:
-    """[1, heads, N, d] -> [tokens of the bucket, heads, d]."""
+    """[tokens of the bucket, heads, d] each -> the same."""
 
-    def rectangle(states: Tensor) -> Tensor:
-        tokens = states[0, :, bucket.start : bucket.stop].transpose(0, 1)
+    def rectangle(tokens: Tensor) -> Tensor:
         if bucket.scatter is not None:
             empty = tokens.new_zeros(bucket.rows * bucket.longest, *tokens.shape[1:])
             tokens = empty.index_copy(0, bucket.scatter, tokens)

@@ -40,7 +40,7 @@ class Policy(nn.Module):
         temperature: float = 1.0,
         packing: str = "auto",
         autocast: torch.dtype | None = None,
-        chunk_bytes: int = 8 * 2**20,
+        chunk_bytes: int = 64 * 2**20,
         gradient_checkpointing: bool = False,
     ):
         super().__init__()

@@ -69,7 +69,7 @@ class LearnerSettings(Settings):
     """Tokens of one forward and backward pass; a longer trajectory gets a pass of its own."""
     packing: Literal["auto", "padded", "packed"] = "auto"
     """`packed` = trajectories side by side without padding; `auto` = packed where the model's attention allows."""
-    logprob_chunk_bytes: int = Field(8 * 2**20, gt=0)
+    logprob_chunk_bytes: int = Field(64 * 2**20, gt=0)
     """Bytes of float32 logits that the head holds at a time; trades memory for larger matrix products."""
     autocast: Literal["none", "bfloat16"] = "none"
     """Arithmetic of the layers; weights, optimiser and head stay float32."""
