@@ -1,19 +1,19 @@
 """The cost of a loss against GRPO's, and against a whole update, as ratios within one run.
 
-    OMP_NUM_THREADS=2 python benchmarks/losses.py
+    OMP_NUM_THREADS=1 python benchmarks/losses.py
 
 Bars: every method at most 4x GRPO's loss, linear in tokens from 10k to 1M (time per token at 1M at most twice
 that at 100k, where everything still fits the cache), and at most 1% of an update (forward and backward of a
 4-layer, 128-wide Llama with 640 tokens of vocabulary over the same number of tokens). A loss is timed forward
 and backward: once with its diagnostics, the way the learner calls it, and once without them, so that the ratio
 is not flattered by work that all methods share. `bare grpo` is GRPO's formula in four lines with no mask, no
-trajectories and no checks.
+trajectories and no checks. Times are processor seconds of this process, so that a busy machine does not count.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import random
 import time
 from collections.abc import Callable
 
@@ -100,16 +100,20 @@ def update_step() -> tuple[Callable[[], None], int]:
 
 
 def interleaved(steps: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Median seconds of each step, taken in turns so that a busy machine slows all of them alike."""
+    """Least processor seconds of each step; steps take turns, so that neighbours disturb all of them alike."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         step()
+    names, draw = list(steps), random.Random(0)
     for _ in range(repeats):
-        for name, step in steps.items():
-            start = time.perf_counter()
+        # A new order each time: whoever follows the update finds its caches cold.
+        draw.shuffle(names)
+        for name in names:
+            step = steps[name]
+            start = time.process_time()
             step()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+            times[name].append(time.process_time() - start)
+    return {name: min(values) for name, values in times.items()}
 
 
 def main() -> None:
@@ -123,7 +127,7 @@ def main() -> None:
     update, update_tokens = update_step()
     per_token: dict[str, dict[int, float]] = {preset: {} for preset in presets}
     worst_ratio = worst_share = 0.0
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {chosen.repeats} repeats, medians")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {chosen.repeats} repeats, best of each")
     print("| tokens | loss | ms | x grpo | ms, no diagnostics | x grpo, no diagnostics | ns / token | % of an update |")
     print("|---|---|---|---|---|---|---|---|")
     for tokens in chosen.tokens:
