@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from agent_rl.algorithms.aggregation import Counts, aggregate
 from agent_rl.algorithms.choices import Recipe
-from agent_rl.algorithms.diagnostics import Diagnostics
+from agent_rl.algorithms.diagnostics import Diagnostics, summarise
 from agent_rl.algorithms.method import explain, load_method
 from agent_rl.learner.packing import Pass
 
 RowValues = dict[str, Tensor]
 """Row name -> float32 [length] on the CPU, 0 at tokens that nobody sampled."""
+
+
+@dataclass(frozen=True)
+class OwnSums:
+    """Diagnostics of a loss function of one's own: named sums over tokens, addable as `Diagnostics` are."""
+
+    sums: dict[str, float]
+
+    def __add__(self, other: OwnSums) -> OwnSums:
+        return OwnSums({name: self.sums.get(name, 0.0) + other.sums.get(name, 0.0) for name in self.sums | other.sums})
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """Plain numbers, for sending to another process."""
+        return {name: [value] for name, value in self.sums.items()}
 
 
 class Objective:
@@ -33,21 +48,37 @@ class Objective:
         reference: Mapping[str, Tensor] | None,
         counts: Counts,
         places: Mapping[str, int],
-    ) -> tuple[Tensor, Diagnostics]:
+    ) -> tuple[Tensor, Diagnostics | OwnSums]:
         """Scalar share of the loss (divided by the whole update's `counts`), and addable diagnostics.
 
         `logp` and `entropy` are [M] as the policy gives them; `old=None` means pi_old = pi.
         """
         flat = layout.spread(logp)
-        names = torch.tensor([places[row.key] for row in layout.rows], device=flat.device)
-        per_token, diagnostics = self._method(
-            *self._sources(layout, flat, old),
-            self.recipe,
-            logp_ref=by_token(layout, reference),
-            entropy=None if entropy is None else layout.spread(entropy),
-            trajectory_ids=names,
-        )
+        arguments = self._sources(layout, flat, old)
+        diagnostics: Diagnostics | OwnSums
+        if self.recipe.function is None:
+            per_token, diagnostics = self._method(
+                *arguments,
+                self.recipe,
+                logp_ref=by_token(layout, reference),
+                entropy=None if entropy is None else layout.spread(entropy),
+                trajectory_ids=torch.tensor([places[row.key] for row in layout.rows], device=flat.device),
+            )
+        else:
+            per_token, own = self._method(*arguments, self.recipe)
+            diagnostics = OwnSums({name: float(value) for name, value in own.items()})
         return aggregate(per_token, layout.mask, layout.segments, self.recipe.aggregation.mode, counts), diagnostics
+
+    def summary(self, parts: Sequence[dict[str, list[float]] | None]) -> dict[str, float]:
+        """Of several ranks' `to_dict()`: rates and means of the composed methods, sums of one's own."""
+        found = [part for part in parts if part is not None]
+        if not found:
+            return {}
+        if self.recipe.function is not None:
+            own = [OwnSums({name: values[0] for name, values in part.items()}) for part in found]
+            return sum(own[1:], own[0]).sums
+        composed = [Diagnostics.from_dict(part) for part in found]
+        return summarise(sum(composed[1:], composed[0]))
 
     def details(
         self,

@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 
 from agent_rl.algorithms.aggregation import Counts
 from agent_rl.algorithms.choices import Recipe
-from agent_rl.algorithms.diagnostics import Diagnostics, summarise
+from agent_rl.algorithms.diagnostics import Diagnostics
 from agent_rl.learner import errors, sharding
 from agent_rl.learner.adapters import add_adapters, merged_state
 from agent_rl.learner.batch import TrainBatch, TrainRow, assign, microbatches, minibatches
-from agent_rl.learner.objective import Objective, RowValues, by_row
+from agent_rl.learner.objective import Objective, OwnSums, RowValues, by_row
 from agent_rl.learner.optimizer import adamw, clip_gradients, learning_rate
 from agent_rl.learner.packing import Pass
 from agent_rl.learner.policy import Policy
@@ -45,7 +45,8 @@ class UpdateReport:
     passes: int
     seconds: float
     diagnostics: dict[str, float] = field(default_factory=dict)
-    """`agent_rl.algorithms.diagnostics.summarise`; extremes name trajectories by their place in `keys`."""
+    """`agent_rl.algorithms.diagnostics.summarise`, or the sums of a loss of one's own; extremes name trajectories by
+    their place in `keys`."""
     keys: tuple[str, ...] = ()
     """Names of the update's rows."""
     nonfinite_keys: tuple[str, ...] = ()
@@ -65,7 +66,7 @@ class _Update:
     with_details: bool
     passes: int = 0
     loss: float = 0.0
-    diagnostics: Diagnostics | None = None
+    diagnostics: Diagnostics | OwnSums | None = None
     bad: list[TrainRow] = field(default_factory=list)
     details: dict[str, RowValues] = field(default_factory=dict)
     logp: RowValues = field(default_factory=dict)
@@ -259,7 +260,7 @@ class Learner:
             sequences=batch.sequences,
             passes=work.passes,
             seconds=time.perf_counter() - started,
-            diagnostics=_summary([part["diagnostics"] for part in found]),
+            diagnostics=self._objective.summary([part["diagnostics"] for part in found]),
             keys=tuple(places),
             nonfinite_keys=tuple(row.key for row in work.bad),
             details=work.details,
@@ -323,12 +324,3 @@ def _joined(mine: RowValues) -> RowValues:
     for part in sharding.gather(mine):
         found |= part
     return found
-
-
-def _summary(parts: list[dict[str, list[float]] | None]) -> dict[str, float]:
-    total: Diagnostics | None = None
-    for part in parts:
-        if part is not None:
-            found = Diagnostics.from_dict(part)
-            total = found if total is None else total + found
-    return {} if total is None else summarise(total)

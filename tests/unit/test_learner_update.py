@@ -200,3 +200,22 @@ def test_generation_still_works_with_the_packed_attention():
     before = model.generate(ids, max_new_tokens=6, do_sample=False)
     assert Policy(model, packing="packed").packed
     assert torch.equal(model.generate(ids, max_new_tokens=6, do_sample=False), before)
+
+
+def scaled_gradient(logp, logp_old, logp_mu, advantage, mask, segments, settings):
+    """A loss function of one's own."""
+    loss = -settings.options["scale"] * advantage * (logp - logp_old).exp()
+    return torch.where(mask, loss, 0.0), {"negative": ((advantage < 0) & mask).sum()}
+
+
+def test_a_loss_function_of_ones_own_is_given_plain_tensors_and_its_sums_add_up():
+    batch = uneven_batch([20] * 8)
+    own = recipe(f"{__name__}:scaled_gradient", options={"scale": 2.0}, aggregation={"mode": "token_mean"})
+    learner = Learner(tiny_llama(), own, settings(micro_batch_tokens=50))
+    report = learner.update(batch, with_details=True)
+    assert report.passes == 4
+    negative = sum(row.model_tokens for row in batch.rows if row.advantage < 0)
+    assert report.diagnostics == {"negative": negative}
+    plain = Learner(tiny_llama(), recipe("none", aggregation={"mode": "token_mean"}), settings()).update(batch)
+    assert report.loss == pytest.approx(2 * plain.loss, abs=1e-6)
+    assert set(report.details["p0#0"]) == {"logp", "logp_old", "logp_mu", "entropy"}
