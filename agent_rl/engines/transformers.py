@@ -116,6 +116,12 @@ class TransformersEngine:
         finally:
             self._pending -= 1
 
+    def partial(self, trajectory: str) -> tuple[int, ...]:
+        """Ids sampled so far in the running turn of a trajectory, for display; empty when none runs."""
+        # Read from another thread: lists only grow at the end, so that a slice is whole.
+        job = self._scheduler.jobs.get(trajectory)
+        return () if job is None else tuple(job.context[len(job.request.ids) :])
+
     def release(self, trajectory: str) -> None:
         if not self._closed:
             self._post(lambda: self._scheduler.release(trajectory))

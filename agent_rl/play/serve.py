@@ -1,0 +1,109 @@
+"""Loads a policy and serves it, with plain errors, until the work is done or the user stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from agent_rl.engines.loading import load_model, model_fingerprint
+from agent_rl.play.settings import PlaySettings
+from agent_rl.rollout.run import Rollout
+from agent_rl.rollout.serve import Served, format_of, serve
+from agent_rl.tir.formats import PromptFormat
+from agent_rl.tir.settings import TirSettings
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, by the shell's convention."""
+
+
+@dataclass(frozen=True)
+class Playing:
+    """A policy that is being served."""
+
+    served: Served
+    form: PromptFormat
+    tir: TirSettings
+    """The episode's settings as they are played: within the model's context."""
+    fingerprint: str
+    """Checksum of the weights."""
+
+    @property
+    def rollout(self) -> Rollout:
+        return self.served.rollout
+
+
+@asynccontextmanager
+async def playing(settings: PlaySettings, *, say: Callable[[str], None], seed: int = 0) -> AsyncIterator[Playing]:
+    """Load the model and serve it.
+
+    Raises:
+        ConfigError, ModelError, TemplateError, SandboxClientError: what cannot work, in plain words.
+    """
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    model, tokenizer = load_model(settings.model.path, dtype=settings.engine.dtype, device=settings.engine.device)
+    tir = within_context(settings.tir, model, say)
+    form = format_of(model, tokenizer, tir, settings.model)
+    fingerprint = model_fingerprint(model)
+    async with serve(
+        model,
+        tokenizer,
+        form,
+        tir=tir,
+        engine=settings.engine,
+        rewards=settings.rewards,
+        rollout=settings.rollout,
+        sandbox=settings.sandbox,
+        deterministic=settings.deterministic,
+        seed=seed,
+        say=say,
+    ) as served:
+        yield Playing(served, form, tir, fingerprint)
+
+
+def within_context(tir: TirSettings, model: Any, say: Callable[[str], None]) -> TirSettings:
+    """The settings, with caps that fit the model's context; says what it lowered."""
+    text = model.config.get_text_config(decoder=True)
+    positions = getattr(text, "max_position_embeddings", None)
+    if positions is None or tir.max_total_tokens <= positions:
+        return tir
+    turn = min(tir.max_turn_tokens, positions // 2)
+    say(
+        f"tir.max_total_tokens = {tir.max_total_tokens} is more than the model's context: {positions} is used, and "
+        f"tir.max_turn_tokens = {turn}"
+    )
+    return TirSettings(**{**tir.model_dump(), "max_total_tokens": positions, "max_turn_tokens": turn})
+
+
+def run_interruptibly(work: Coroutine[Any, Any, int]) -> int:
+    """Run the work; Ctrl-C and SIGTERM cancel it, so that children end, and give the status `INTERRUPTED`."""
+
+    async def guarded() -> int:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        stopped = False
+
+        def stop() -> None:
+            nonlocal stopped
+            stopped = True
+            task.cancel()
+
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, stop)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if stopped:
+                return INTERRUPTED
+            raise
+        finally:
+            for name in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(name)
+
+    return asyncio.run(guarded())
