@@ -55,6 +55,8 @@ def probe_layers(model: Any) -> list[LayerShape]:
         if types and types[index] not in ("full_attention", "sliding_attention"):
             raise ValueError(f"layer {index} of {type(model).__name__} has type {types[index]!r}, which is not served")
         shapes.append(LayerShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3], window))
+    if len({shape.window for shape in shapes if shape.window is not None}) > 1:
+        raise ValueError(f"{type(model).__name__} has sliding windows of several sizes, which is not served")
     if not shapes:
         raise ValueError(f"{type(model).__name__} filled no cache; the embedded engine needs a causal language model")
     return shapes

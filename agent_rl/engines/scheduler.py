@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
@@ -13,10 +12,10 @@ import torch
 from torch import Tensor
 
 from agent_rl.engines.admission import Admission
-from agent_rl.engines.base import Generation
 from agent_rl.engines.forward import Runner
 from agent_rl.engines.job import Job, longest
 from agent_rl.engines.mailbox import Mailbox
+from agent_rl.engines.outbox import Outbox
 from agent_rl.engines.sampling import draw_mixed, sum_type
 from agent_rl.engines.slots import SlotTable
 from agent_rl.engines.uniform import uniform
@@ -70,7 +69,7 @@ class Scheduler:
         self._max_rows, self._prefill_tokens, self._keep_cache = max_rows, prefill_tokens, keep_cache
         self._again: list[Job] = []
         """Jobs that ran and lost their slot (new weights, no memory): they go before all others."""
-        self._outbox: list[tuple[Job, Generation | InfrastructureError]] = []
+        self._outbox = Outbox()
         self._next_deadline = math.inf
         self._poisoned = False
         """NaN was computed, and may stand in the block."""
@@ -95,7 +94,7 @@ class Scheduler:
         if not fault and job.name in self.jobs:
             fault = f"trajectory {job.name!r} has a turn running already"
         if fault:
-            self._outbox.append((job, InfrastructureError("engine", fault, retryable=False)))
+            self._outbox.add(job, InfrastructureError("engine", fault, retryable=False))
             return
         self.jobs[job.name] = job
         self._admission.add(job)
@@ -154,9 +153,12 @@ class Scheduler:
                 logger.exception("the generation worker failed")
                 self._fault = explain(problem)
                 self._fail_all(self._fault)
-                self._hand_out()
-        self._fail_all("the engine was closed")
-        self._hand_out()
+                self._outbox.deliver()
+        self._fault = self._fault or "the engine was closed"
+        for command in self.mailbox.close():
+            command()
+        self._fail_all(self._fault)
+        self._outbox.deliver()
 
     def _run(self) -> None:
         while not self._stopping:
@@ -174,7 +176,7 @@ class Scheduler:
                     self._finish(job, error)
             self._admit()
             self._decode()
-            self._hand_out()
+            self._outbox.deliver()
 
     def _idle_time(self) -> float | None:
         if self._retry or self._again or self._outbox or self._table.running:
@@ -204,11 +206,16 @@ class Scheduler:
 
     def _count_fitting(self, jobs: list[Job]) -> int:
         """For how many of the first jobs there is memory, and that memory provided."""
-        for count in range(len(jobs), 0, -1):
+        count = len(jobs)
+        while count:
+            fresh = [self._table.find(job.name) is None for job in jobs[:count]]
             names = {job.name for job in jobs[:count]}
-            new = sum(self._table.find(name) is None for name in names)
-            if self._table.make_room(new, longest(jobs[:count]) + 1, names) >= new:
+            room = self._table.make_room(sum(fresh), longest(jobs[:count]) + 1, names)
+            if room >= sum(fresh):
                 return count
+            # As many as there is room for; if one is too long for any, it is found by halving.
+            fewer = next(index for index in range(count) if sum(fresh[: index + 1]) > room)
+            count = fewer or count // 2
         return 0
 
     def _prefill(self, jobs: list[Job]) -> None:
@@ -320,9 +327,9 @@ class Scheduler:
         if job.slot >= 0:
             self._table.retire(job, keep=self._keep_cache and not isinstance(outcome, InfrastructureError))
         if isinstance(outcome, FinishReason):
-            self._outbox.append((job, job.result(outcome)))
+            self._outbox.add(job, job.result(outcome))
         else:
-            self._outbox.append((job, outcome))
+            self._outbox.add(job, outcome)
 
     def _withdraw(self, job: Job, reason: FinishReason | InfrastructureError) -> None:
         if job in self._again:
@@ -376,28 +383,6 @@ class Scheduler:
             "raise engine.kv_budget_mb or lower the trajectory's token cap",
             retryable=False,
         )
-
-    def _hand_out(self) -> None:
-        """Deliver results to their event loops, one call a loop."""
-        if not self._outbox:
-            return
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, Generation | InfrastructureError]]] = {}
-        for item in self._outbox:
-            by_loop.setdefault(item[0].loop, []).append(item)
-        self._outbox = []
-        for loop, items in by_loop.items():
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_resolve, items)
-
-
-def _resolve(items: list[tuple[Job, Generation | InfrastructureError]]) -> None:
-    for job, outcome in items:
-        if job.future.done():
-            continue
-        if isinstance(outcome, InfrastructureError):
-            job.future.set_exception(outcome)
-        else:
-            job.future.set_result(outcome)
 
 
 def explain(problem: Exception) -> str:

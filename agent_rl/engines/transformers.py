@@ -15,6 +15,7 @@ from agent_rl.engines.base import Generation, GenerationRequest, Sampling
 from agent_rl.engines.forward import Runner, probe_layers, text_config
 from agent_rl.engines.job import Job, Scanner
 from agent_rl.engines.kv import KVBlock
+from agent_rl.engines.mailbox import Command
 from agent_rl.engines.pieces import TokenPieces
 from agent_rl.engines.scheduler import Scheduler
 from agent_rl.engines.settings import EngineSettings
@@ -108,7 +109,7 @@ class TransformersEngine:
             raise InfrastructureError("engine", f"{self._pending} requests are queued (engine.max_waiting)")
         self._pending += 1
         try:
-            self._post(lambda: self._scheduler.submit(job))
+            self._demand(lambda: self._scheduler.submit(job))
             return await job.future
         except asyncio.CancelledError:
             self._post(lambda: self._scheduler.cancel(job))
@@ -123,13 +124,11 @@ class TransformersEngine:
         return () if job is None else tuple(job.context[len(job.request.ids) :])
 
     def release(self, trajectory: str) -> None:
-        if not self._closed:
-            self._post(lambda: self._scheduler.release(trajectory))
+        self._post(lambda: self._scheduler.release(trajectory))
 
     def expect(self, trajectories: Iterable[str]) -> None:
         names = list(trajectories)
-        if not self._closed:
-            self._post(lambda: self._scheduler.expect(names))
+        self._post(lambda: self._scheduler.expect(names))
 
     async def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         await self.start()
@@ -144,7 +143,7 @@ class TransformersEngine:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_settle, done, error)
 
-        self._post(lambda: self._scheduler.load(copy, version, answer))
+        self._demand(lambda: self._scheduler.load(copy, version, answer))
         await done
 
     async def close(self) -> None:
@@ -154,6 +153,11 @@ class TransformersEngine:
         if self._thread is not None:
             self._post(self._scheduler.stop)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    def _demand(self, command: Command) -> None:
+        """Post a command that someone will wait for."""
+        if not self._post(command):
+            raise InfrastructureError("engine", "the engine was closed", retryable=False)
 
     def _job(self, request: GenerationRequest) -> Job:
         """Check the request; a bad one is the caller's mistake and must not reach the batch."""
