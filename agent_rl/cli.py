@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -67,6 +67,90 @@ def sft(
     from agent_rl.sft import run
 
     run(settings)
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="Run folder (its newest checkpoint), checkpoint, model folder, GGUF or hub name."),
+    ] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, such as evaluation.samples=4.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file, such as configs/eval_families.yaml.")] = None,
+    on: Annotated[
+        list[str] | None, typer.Option(help="Problems: a benchmark's name, a file, or `families`; may be repeated.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(help="Attempts at each problem.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many problems of each set.")] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="One attempt at temperature 0.")] = False,
+    output: Annotated[str | None, typer.Option(help="Folder of the report; the same folder goes on.")] = None,
+) -> None:
+    """Measure a policy on problem sets: accuracy with intervals, as JSON, Markdown and a plot. Resumable."""
+    from agent_rl.evaluation import command
+
+    measured = command.sets_from_options(on or ())
+    measured |= {"samples": samples} if samples is not None else {}
+    measured |= {"limit": limit} if limit is not None else {}
+    measured |= {"samples": 1, "temperature": 0.0} if greedy else {}
+    given = ({"evaluation": measured} if measured else {}) | ({"output": output} if output is not None else {})
+    settings, policy = _play_settings(command.EvalConfig, model, config, overrides, given)
+    raise typer.Exit(command.run(settings, policy))
+
+
+@app.command()
+def solve(
+    question: Annotated[str, typer.Argument(help="The problem, in words.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, such as tir.max_turns=3.")] = None,
+    model: Annotated[str | None, typer.Option(help="Run folder, checkpoint, model folder, GGUF or hub name.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with model, tir and sandbox settings.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Attempts; with several, the answers are voted on.")] = 1,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of sampling.")] = 0,
+    gold: Annotated[str | None, typer.Option(help="The right answer, if known: each answer is compared.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Solve one problem and show the model's text and the tool's output as they come."""
+    from agent_rl.play.settings import PlaySettings
+
+    settings, _ = _play_settings(PlaySettings, model, config, overrides, {})
+    from agent_rl.solve import Ask
+    from agent_rl.solve import solve as answer
+
+    raise typer.Exit(answer(Ask(question, samples, temperature, seed, gold, as_json), settings))
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path | None, typer.Argument(help="YAML file of the run that is meant.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, such as tir.max_turns=5.")] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="A check to leave out, such as weights or sandbox; may be repeated.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Say in plain words whether machine, model, template, data and sandbox are fit. Exit status 1 if not."""
+    from agent_rl.doctor.examine import examine
+
+    changes = list(overrides or ())
+    if config is not None and "=" in str(config) and not config.exists():
+        changes, config = [str(config), *changes], None
+    raise typer.Exit(examine(config, changes, skip=skip or (), as_json=as_json))
+
+
+def _play_settings(
+    kind: type[Any], model: str | None, config: Path | None, overrides: list[str] | None, given: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Settings and policy of a command that plays a policy."""
+    from agent_rl.config import ConfigError
+    from agent_rl.play.policy import ModelError, settings_for
+
+    changes = list(overrides or ())
+    if model is not None and "=" in model and not Path(model).exists():
+        changes, model = [model, *changes], None
+    try:
+        return settings_for(kind, model=model, config=config, overrides=changes, given=given)
+    except (ConfigError, ModelError) as error:
+        _refuse(str(error))
 
 
 def _refuse(message: str) -> NoReturn:

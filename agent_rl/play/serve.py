@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from agent_rl.engines.loading import load_model, model_fingerprint
 from agent_rl.play.settings import PlaySettings
@@ -47,6 +48,7 @@ async def playing(settings: PlaySettings, *, say: Callable[[str], None], seed: i
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
+    disable_progress_bar()  # of loading, which would stand in the middle of what the command says
     model, tokenizer = load_model(settings.model.path, dtype=settings.engine.dtype, device=settings.engine.device)
     tir = within_context(settings.tir, model, say)
     form = format_of(model, tokenizer, tir, settings.model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from agent_rl.algorithms.settings import MethodSettings
@@ -34,6 +36,18 @@ class TrackerSettings(Settings):
 
     tensorboard: bool = True
     """Write TensorBoard event files into the run's folder."""
+    wandb: bool = False
+    """Log to Weights & Biases (extra `trackers`)."""
+    wandb_mode: Literal["offline", "online"] = "offline"
+    """`offline` writes into the run's folder and needs no account; `wandb sync` uploads it."""
+    trackio: bool = False
+    """Log to trackio, in a local database (extra `trackers`)."""
+    mlflow: bool = False
+    """Log to MLflow (extra `trackers`)."""
+    mlflow_uri: str | None = None
+    """MLflow server or store; null = a store in the run's folder."""
+    project: str = "agent-rl"
+    """Project (W&B, trackio) or experiment (MLflow) that the run is filed under."""
 
 
 class RunConfig(Settings):

@@ -1,0 +1,1 @@
+"""Says before a run what is wrong with it: `agent-rl doctor`. One small function a check."""
