@@ -1,6 +1,6 @@
 """The sandbox service against its limit and against what it replaces, in one run.
 
-    python -m benchmarks.sandbox [--seconds 2] [--rounds 3] [--json FILE]
+    python -m benchmarks.sandbox [--seconds 2] [--rounds 3] [--backend auto] [--json FILE]
 
 Measured, in interleaved rounds so that a noisy machine disturbs all alike; medians over rounds:
 
@@ -187,10 +187,10 @@ def docker_command() -> list[str] | None:
     )
 
 
-async def measure(seconds: float, rounds: int) -> dict[str, float]:
+async def measure(seconds: float, rounds: int, backend: str) -> dict[str, float]:
     """Everything, as medians over interleaved rounds."""
     cores = available_cores()
-    owner = EmbeddedSandbox(EmbeddedSettings(service=ServiceSettings(slots=cores)))
+    owner = EmbeddedSandbox(EmbeddedSettings(service=ServiceSettings(slots=cores, backend=backend)))
     fresh = [sys.executable, "-c"]
     docker = docker_command()
     began = time.perf_counter()
@@ -269,9 +269,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds")
+    parser.add_argument("--backend", default="auto", help="isolation: auto, bwrap or landlock")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
-    figures = asyncio.run(measure(options.seconds, options.rounds))
+    figures = asyncio.run(measure(options.seconds, options.rounds, options.backend))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 0 if report(figures) else 1

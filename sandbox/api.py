@@ -7,6 +7,7 @@ for our own bugs, with an id and nothing else.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from fastapi import APIRouter, FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -62,7 +63,7 @@ def create_app(service: SandboxService) -> FastAPI:
     return app
 
 
-def refusals(service: SandboxService):  # type: ignore[no-untyped-def]
+def refusals(service: SandboxService) -> Callable[[ServiceError], None]:
     """Counts refusals by code."""
     return lambda refusal: service.metrics.refused.labels(refusal.code).inc()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,7 +254,7 @@ def failure(reason: str) -> ExecuteResult:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: ServiceSettings, backend: Backend | None = None):  # type: ignore[no-untyped-def]
+async def running(settings: ServiceSettings, backend: Backend | None = None) -> AsyncIterator[SandboxService]:
     """A started service, stopped at the end."""
     service = SandboxService(settings, backend)
     try:

@@ -11,7 +11,7 @@ from sandbox.errors import NotReady, ServiceError
 from sandbox.schemas import ExecuteRequest, ExecuteResult, SessionInfo, SessionList, SessionRequest
 from sandbox.service import SandboxService
 from sandbox.turns import SessionService
-from sandbox.wire import Door, described, guarded, json_answer, stopping, takes, until_disconnect
+from sandbox.wire import Door, Responses, described, guarded, json_answer, stopping, takes, until_disconnect
 
 CAPACITY = (429, 500, 503, 504)
 ID_PARAMETER = {"name": "session_id", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -91,7 +91,7 @@ def session_router(service: SandboxService, door: Door) -> APIRouter:
     return router
 
 
-def _responses(refusals: tuple[int, ...], answer: type[BaseModel] | None, status: int):  # type: ignore[no-untyped-def]
+def _responses(refusals: tuple[int, ...], answer: type[BaseModel] | None, status: int) -> Responses:
     responses = described(*refusals)
     if answer is not None:
         responses[status] = {"model": answer, "description": "Done"}

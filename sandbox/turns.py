@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sandbox.backends.base import SlotError
@@ -120,7 +121,7 @@ class SessionService:
         finally:
             self.table.end_turn(session)
 
-    def _loser(self, session: Session):  # type: ignore[no-untyped-def]
+    def _loser(self, session: Session) -> Callable[[PooledSlot, str], None]:
         def done(_: PooledSlot, broken: str) -> None:
             if broken:
                 self.table.end(session, broken, "the session's slot failed", broken=broken)

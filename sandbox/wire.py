@@ -31,6 +31,7 @@ from sandbox.tenants import LOCAL, tenant_of
 log = logging.getLogger("sandbox")
 
 Model = TypeVar("Model", bound=BaseModel)
+Responses = dict[int | str, dict[str, Any]]
 Handler = Callable[[Request], Awaitable[Response]]
 CLIENT_HEADER = "x-client-id"
 OFFLOAD_BYTES = 256 << 10
@@ -203,11 +204,9 @@ async def plain_error(_: Request, error: Exception) -> Response:
     return json_answer(ErrorAnswer(error=body), error.status_code, dict(error.headers or {}))
 
 
-def described(*statuses: int, answer: type[BaseModel] | None = None) -> dict[int | str, dict[str, Any]]:
+def described(*statuses: int, answer: type[BaseModel] | None = None) -> Responses:
     """OpenAPI `responses` of a route."""
-    responses: dict[int | str, dict[str, Any]] = {
-        s: {"model": ErrorAnswer, "description": MEANINGS[s]} for s in statuses
-    }
+    responses: Responses = {s: {"model": ErrorAnswer, "description": MEANINGS[s]} for s in statuses}
     if answer is not None:
         responses[200] = {"model": answer, "description": "Done"}
     return responses

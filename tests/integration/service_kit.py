@@ -9,9 +9,11 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import uvicorn
 
 from sandbox.api import create_app
@@ -20,6 +22,8 @@ from sandbox.client import SandboxClient
 from sandbox.embedded import EmbeddedSandbox
 from sandbox.service import SandboxService, running
 from sandbox.settings import ServiceSettings
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -73,3 +77,15 @@ def shared_sandbox() -> EmbeddedSandbox:
     """One real service for all tests of this run; it ends with the interpreter. Its owner has a secret."""
     os.environ["CANARY_API_KEY"] = "canary-7f3a"
     return EmbeddedSandbox().start()
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    """A process and all its descendants."""
+    head = psutil.Process(pid)
+    return [head, *head.children(recursive=True)]
+
+
+def still_alive(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that have not ended within `seconds`."""
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -13,7 +17,7 @@ from sandbox_fusion import RunCodeRequest, RunStatus, SummaryMapping
 from sandbox.service import running
 from sandbox.settings import ServiceSettings
 from tests.integration.scripted_slots import ScriptedBackend
-from tests.integration.service_kit import on_socket, serving, shared_sandbox
+from tests.integration.service_kit import ROOT, family_of, on_socket, serving, shared_sandbox, still_alive
 
 MAPPING = SummaryMapping(
     Success="right", Failed="wrong", CompileFailed="wrong", CompileTimeout="slow", RunFailed="wrong", RunTimeout="slow"
@@ -25,22 +29,24 @@ def _ask(code: str, **options):  # type: ignore[no-untyped-def]
 
 
 @pytest.fixture(scope="module")
-def fusion():  # type: ignore[no-untyped-def]
-    """A real service without a token, as SandboxFusion's client sends none."""
-    import subprocess
-    import sys
+def fusion() -> Iterator[str]:
+    """A real service on the command line, without a token, as SandboxFusion's client sends none.
 
-    from tests.integration.test_sandbox_service_embedded import ROOT
-
+    It says where it listens and with which isolation, and ends cleanly and completely on SIGTERM.
+    """
     command = [sys.executable, "-m", "sandbox", "serve", "--port", "0", "--slots", "2"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as service:
-        assert service.stdout is not None
-        words = service.stdout.readline().split()
         try:
-            yield words[3]
+            assert service.stdout is not None
+            line = service.stdout.readline()
+            assert line.startswith("sandbox ready on http://127.0.0.1:") and "tier T" in line
+            family = family_of(service.pid)
+            yield line.split()[3]
+            service.send_signal(signal.SIGTERM)
+            assert service.wait(20) == 0
         finally:
-            service.terminate()
-            service.wait(20)
+            service.kill()
+    assert still_alive(family, 5.0) == []
 
 
 def test_a_right_program_succeeds(fusion: str) -> None:
