@@ -155,12 +155,12 @@ def save_model(folder: str) -> str:
     return folder
 
 
-def part_trl(rounds: int) -> dict[str, float]:
+def part_trl(rounds: int, rows: int) -> dict[str, float]:
     python = os.environ.get("AGENT_RL_TRL_PYTHON")
     if not python:
         print("trl: left out; set AGENT_RL_TRL_PYTHON to the Python of a venv with `pip install torch trl`")
         return {}
-    uneven = json.loads((HERE / "learner_lengths.json").read_text())
+    uneven = json.loads((HERE / "learner_lengths.json").read_text())[:rows]
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
         model = save_model(folder)
@@ -196,7 +196,7 @@ def part_trl(rounds: int) -> dict[str, float]:
     return figures
 
 
-def part_naive(rounds: int) -> None:
+def part_naive(rounds: int, _: int) -> None:
     for vocabulary in (VOCABULARY, 32_000):
         job = {"tokens": 4096, "vocabulary": vocabulary, "width": 128, "repeats": 3}
         ours, naive = ([run("logprobs", {**job, "naive": side}) for _ in range(rounds)] for side in (False, True))
@@ -208,7 +208,7 @@ def part_naive(rounds: int) -> None:
         )
 
 
-def part_memory(_: int) -> None:
+def part_memory(*_: int) -> None:
     tokens = 32_768
     found = run("logprobs", {"tokens": tokens, "vocabulary": LARGE, "width": 16, "repeats": 0, "naive": False})
     full = tokens * LARGE * 4 / 2**20
@@ -218,7 +218,7 @@ def part_memory(_: int) -> None:
     )
 
 
-def part_linear(rounds: int) -> None:
+def part_linear(rounds: int, _: int) -> None:
     per_token = {}
     for tokens in (2048, 8192, 32_768):
         job = {"tokens": tokens, "vocabulary": 32_000, "width": 64, "repeats": 0, "naive": False}
@@ -241,6 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is named")
     parser.add_argument("--rounds", type=int, default=2, help="times each side is measured; the best counts")
+    parser.add_argument("--rows", type=int, default=256, help="trajectories of the part trl, a multiple of 64")
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -249,7 +250,7 @@ def main() -> None:
     for name in options.parts or PARTS:
         if name not in PARTS:
             parser.error(f"there is no part {name!r}; choose of {', '.join(PARTS)}")
-        PARTS[name](options.rounds)
+        PARTS[name](options.rounds, options.rows)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def results(tmp_path_factory):
             for rank in range(ranks)
         ]  # fmt: skip
         try:
-            outputs = [process.communicate(timeout=200) for process in processes]
+            outputs = [process.communicate(timeout=280) for process in processes]
         finally:
             for process in processes:
                 process.kill()
