@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from agent_rl.tasks.problems import Problems, shares
@@ -48,23 +49,29 @@ class ProblemStream:
         if batch > len(problems):
             raise ValueError(f"a batch of {batch} needs {batch} different problems, there are {len(problems)}")
 
-    def next_batch(self) -> list[Problem]:
-        """The next `batch` problems, all different."""
+    def next_batch(self, count: int | None = None, *, apart_from: Collection[str] = ()) -> list[Problem]:
+        """The next problems, all different: `count` of them (default `batch`), none with an id in `apart_from`.
+
+        Fewer come back when there are not so many that are allowed; those passed over wait for the next batch.
+        """
+        wanted = self.batch if count is None else count
         chosen: dict[int, None] = {}
         still_waiting: list[int] = []
+
+        def offer(index: int) -> None:
+            allowed = index not in chosen and self.problems[index].id not in apart_from
+            if allowed and len(chosen) < wanted:
+                chosen[index] = None
+            else:
+                still_waiting.append(index)
+
         for index in self._waiting:
-            if len(chosen) < self.batch and index not in chosen:
-                chosen[index] = None
-            else:
-                still_waiting.append(index)
-        while len(chosen) < self.batch:
-            index = self._draw()
-            if index in chosen:
-                still_waiting.append(index)
-            else:
-                chosen[index] = None
-        if len(still_waiting) > len(self.problems) + self.batch:
-            raise RuntimeError(f"{len(still_waiting)} problems wait for a later batch: lower the batch or the weights")
+            offer(index)
+        fruitless = 0  # a whole epoch without a problem that is allowed: there is none
+        while len(chosen) < wanted and fruitless <= len(self._order):
+            before = len(chosen)
+            offer(self._draw())
+            fruitless = 0 if len(chosen) > before else fruitless + 1
         self._waiting = still_waiting
         return [self.problems[i] for i in chosen]
 

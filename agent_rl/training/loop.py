@@ -133,18 +133,20 @@ class Trainer:
 
     async def _roll_out(self, clocks: Clocks) -> list[Group]:
         """One batch of groups; dead ones are replaced by fresh problems as often as the settings allow."""
-        groups: list[Group] = []
+        live: list[Group] = []
         dead: list[Group] = []
         for attempt in range(self.config.refill_rounds + 1):
-            wanted = self.config.problems_per_step - len(groups)
-            problems = self._stream.next_batch()[:wanted]
+            used = {group.problem.id for group in (*live, *dead)}
+            problems = self._stream.next_batch(self.config.problems_per_step - len(live), apart_from=used)
+            if not problems:
+                break
             fresh = await self._groups(problems, f"{self.config.seed}/{self.step + 1}/{attempt}", clocks)
             assign_advantages(fresh, self._recipe.advantage, void_filter=self.config.void_filter)
-            groups += [group for group in fresh if not group.dead]
+            live += [group for group in fresh if not group.dead]
             dead += [group for group in fresh if group.dead]
-            if len(groups) == self.config.problems_per_step:
+            if len(live) == self.config.problems_per_step:
                 break
-        return groups + dead
+        return live + dead
 
     async def _groups(self, problems: list[Any], stream: str, clocks: Clocks) -> list[Group]:
         samples = self.config.samples_per_problem

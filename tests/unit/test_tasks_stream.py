@@ -152,3 +152,21 @@ def test_mixture_that_cannot_fill_a_batch_is_refused():
         make(3, other=2, weights={"s": 1.0})
     with pytest.raises(ValueError, match="no problem of source u"):
         make(3, weights={"s": 1.0, "u": 1.0})
+
+
+def test_a_refill_takes_other_problems_and_loses_none():
+    stream = ProblemStream(make(12), 4, 0)
+    first = stream.next_batch()
+    more = stream.next_batch(3, apart_from={p.id for p in first})
+    rest = [p for _ in range(2) for p in stream.next_batch()]
+    assert len(more) == 3
+    assert not {p.id for p in first} & {p.id for p in more}
+    assert {p.id for p in (*first, *more, *rest)} == {f"s/{i}" for i in range(12)}
+
+
+def test_a_refill_gives_what_there_is_when_too_few_are_allowed():
+    stream = ProblemStream(make(5), 4, 0)
+    first = stream.next_batch()
+    assert len(stream.next_batch(4, apart_from={p.id for p in first})) == 1
+    assert stream.next_batch(2, apart_from={f"s/{i}" for i in range(5)}) == []
+    assert len(stream.next_batch()) == 4
