@@ -99,9 +99,9 @@ def broken_weights(folder: Path) -> None:
     save_file(tensors, file, metadata={"format": "pt"})
 
 
-def unreadable_row(folder: Path) -> None:
+def unreadable_rows(folder: Path) -> None:
     with open(folder / "train.jsonl", "a") as file:
-        file.write('{"question": "cut off in the midd\n')
+        file.write('{"question": "cut off in the midd\n' * 4)
 
 
 def failing_golds(folder: Path) -> None:

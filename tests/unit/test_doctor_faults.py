@@ -26,7 +26,7 @@ BROKEN = [
     (setups.drop_template, [], "template", "no chat template"),
     (setups.one_character_control_token, [], "control tokens", "forges the control token"),
     (setups.broken_weights, [], "weights", "model.norm.weight"),
-    (setups.unreadable_row, ["data.limit=10"], "data", "train.jsonl"),
+    (setups.unreadable_rows, [], "data", "train.jsonl"),
     (setups.no_data, [], "data", "train.jsonl"),
     (setups.few_problems, [], "data", "a step needs 4 different problems and the data has 3"),
     (setups.failing_golds, [], "gold answers", "fail their own verifier"),
@@ -67,7 +67,7 @@ def test_pad_equal_to_eos_is_said_to_be_harmless_and_why(tmp_path):
 def test_several_ids_that_end_a_turn_are_listed(tmp_path):
     config = setups.good(tmp_path)
     found = list(findings(config, ["model.eos_ids=[0,2]"], skip=["sandbox", "weights", "gold answers"]))
-    (said,) = [f for f in found if f.check == "turn ends"]
+    said = next(f for f in found if f.check == "turn ends")
     assert said.level is Level.OK
     assert "2 tokens end a turn" in said.sentence
 
