@@ -14,7 +14,7 @@ from sandbox.backends.base import Backend, Probe, Slot, SlotError, Tier
 from sandbox.backends.interpreter import environment
 from sandbox.schemas import ExecuteRequest, Limits, Status
 
-CANARY_LIMITS = Limits(wall_s=10, cpu_s=5, memory_mb=256, processes=32)
+CANARY_LIMITS = Limits(wall_s=40, cpu_s=10, memory_mb=256, processes=32)
 
 ATTACKS = """
 import ctypes, json, os, socket, sys
@@ -92,8 +92,9 @@ for _ in range(4):
     if os.fork() == 0:
         hoard = bytearray(120 << 20)
         for i in range(0, len(hoard), 4096): hoard[i] = 1
-        time.sleep(5); os._exit(0)
-time.sleep(3)
+        time.sleep(30)
+        os._exit(0)
+time.sleep(30)
 """
 SPIN = "while True: pass"
 BOMB = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
@@ -135,7 +136,7 @@ async def _attack(slot: Slot) -> tuple[dict[str, bool], str]:
     tight = CANARY_LIMITS.model_copy(update={"wall_s": 1.0})
     bomb = await slot.run(ExecuteRequest(code=BOMB, limits=tight))
     after = await slot.run(ExecuteRequest(code="print(6*7)", limits=CANARY_LIMITS)) if not slot.dirty else None
-    checks["fork_bomb_stopped"] = bomb.status is not Status.OK and after is not None and after.stdout == "42\n"
+    checks["fork_bomb_stopped"] = bomb.status is not Status.OK and (after is None or after.stdout == "42\n")
     return checks, ""
 
 

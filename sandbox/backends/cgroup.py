@@ -14,7 +14,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-FOLDER = "agent-rl-sandbox"
+PREFIX = "agent-rl-sandbox-"
+"""Slots' groups lie side by side: beneath a common parent all of them together would weigh as one process."""
 PERIOD_US = 100_000
 
 
@@ -110,9 +111,10 @@ def _make_v1(name: str, cpus: float | None) -> CgroupFiles | None:
     folders: dict[str, Path] = {}
     try:
         for controller, base in hierarchies.items():
-            folder = base / FOLDER / name
+            folder = base / f"{PREFIX}{name}"
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                if folder not in group.folders:
+                    folder.mkdir()
             except OSError:
                 if controller == "memory":
                     raise
@@ -172,7 +174,7 @@ def _enable(folder: Path) -> None:
     except OSError:
         if set((folder / "cgroup.procs").read_text().split()) != {str(os.getpid())}:
             raise
-        leaf = folder / f"{FOLDER}-host"
+        leaf = folder / f"{PREFIX}host"
         leaf.mkdir(exist_ok=True)
         (leaf / "cgroup.procs").write_text("0")
         (folder / "cgroup.subtree_control").write_text(order)
@@ -181,11 +183,8 @@ def _enable(folder: Path) -> None:
 def _make_v2_in(base: Path, name: str, cpus: float | None) -> CgroupFiles:
     group = CgroupFiles(2, [])
     try:
-        parent = base / FOLDER
         _enable(base)
-        parent.mkdir(exist_ok=True)
-        _enable(parent)
-        folder = parent / name
+        folder = base / f"{PREFIX}{name}"
         folder.mkdir()
         group.folders.append(folder)
         for limit, value in (("memory.swap.max", "0"), ("cpu.max", f"{int((cpus or 0) * PERIOD_US)} {PERIOD_US}")):

@@ -191,7 +191,7 @@ class SupervisedSlot:
         except asyncio.CancelledError:
             # the caller left: the program is killed, and the slot stays in step with its supervisor
             await self._interject("cancel")
-            done, _ = await asyncio.wait([task], timeout=STOP_S + 3)
+            done, _ = await asyncio.wait([task], timeout=STOP_S + 6)
             self.dirty |= not done or task.exception() is not None
             raise
         except TimeoutError:
@@ -278,7 +278,8 @@ def joined(head: bytes, tail: bytes, total: int) -> str:
     if not tail:
         return head.decode("utf-8", "replace")
     start = codecs.getincrementaldecoder("utf-8")("replace").decode(head, final=False)
-    skip = next((i for i, byte in enumerate(tail[:4]) if byte & 0xC0 != 0x80), 0)
+    # bytes that continue a character whose beginning was dropped; no character has more than three
+    skip = next((i for i, byte in enumerate(tail[:4]) if byte & 0xC0 != 0x80), len(tail) if len(tail) < 4 else 0)
     missing = total - len(head) - len(tail)
     return f"{start}\n[... {missing} bytes omitted ...]\n{tail[skip:].decode('utf-8', 'replace')}"
 

@@ -30,6 +30,16 @@ def tasks(pid: int) -> int:
         return 0
 
 
+def tasks_of_user(uid: int) -> int:
+    """Threads of every process of a user."""
+    total = 0
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == uid:
+                total += tasks(int(name))
+    return total
+
+
 def _anonymous(pid: int) -> int:
     """Bytes of resident memory that no file holds."""
     with open(f"/proc/{pid}/status", "rb") as file:

@@ -57,23 +57,29 @@ def set_limits(limits: dict[str, Any], base_bytes: dict[str, int], cgroup: bool,
 
 
 def reseed(seed: int | None) -> None:
-    """Every fork would draw the zygote's numbers otherwise (numpy/numpy#9650)."""
-    random.seed(seed)
+    """Every fork would draw the zygote's numbers otherwise (numpy/numpy#9650); `random` sees to itself on a fork."""
+    if seed is not None:
+        random.seed(seed)
     if "numpy.random" in sys.modules:
-        sys.modules["numpy"].random.seed(None if seed is None else seed % 2**32)
+        fresh = int.from_bytes(os.urandom(4), "little")
+        sys.modules["numpy.random"].seed(fresh if seed is None else seed % 2**32)
 
 
-def open_stdio(stdin_text: str | None) -> None:
+def feed(stdin_text: str | None) -> None:
+    """Put the text where descriptor 0 reads it; None leaves it at /dev/null. A file never blocks a writer."""
+    if stdin_text is None:
+        return
+    source = os.memfd_create("stdin")
+    view = memoryview(stdin_text.encode("utf-8", "surrogatepass"))
+    while view:
+        view = view[os.write(source, view) :]
+    os.lseek(source, 0, os.SEEK_SET)
+    os.dup2(source, 0)
+    os.close(source)
+
+
+def open_stdio() -> None:
     """Fresh text layers on 0, 1, 2. Output is written through at once, so that a kill loses nothing."""
-    if stdin_text is not None:
-        source = os.memfd_create("stdin")
-        os.ftruncate(source, 0)
-        view = memoryview(stdin_text.encode("utf-8", "surrogatepass"))
-        while view:
-            view = view[os.write(source, view) :]
-        os.lseek(source, 0, os.SEEK_SET)
-        os.dup2(source, 0)
-        os.close(source)
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
     for descriptor, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
         raw = io.FileIO(descriptor, "w", closefd=False)
@@ -90,9 +96,18 @@ def place_files(files: dict[str, str]) -> None:
             raise ValueError(f"file name {path!r} is not a plain relative path")
         if len(parts) > 1:
             os.makedirs("/".join(parts[:-1]), exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
-        with open(os.open(path, flags, 0o644), "wb") as target:
-            target.write(base64.b64decode(content, validate=True))
+        write_file(path, base64.b64decode(content, validate=True))
+
+
+def write_file(path: str, content: bytes) -> None:
+    """Create or replace a regular file, following no link and waiting for no pipe."""
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(target, view) :]
+    finally:
+        os.close(target)
 
 
 def fresh_main(path: str | None) -> types.ModuleType:
@@ -226,6 +241,9 @@ def flush() -> None:
             stream.flush()
 
 
+DONE = Outcome()
+
+
 class Report:
     """The program's end of the socket to the supervisor: marks and one JSON line a run or turn."""
 
@@ -248,6 +266,8 @@ class Report:
             return  # the supervisor sees the end of the process, report or not
 
     def outcome(self, outcome: Outcome, **more: Any) -> None:
+        if outcome == DONE and not any(more.values()):
+            return self.send(b'{"code": 0}')
         self.send(json.dumps(dataclasses.asdict(outcome) | more).encode())
 
 
@@ -275,8 +295,7 @@ def run_once(request: dict[str, Any], report: Report, workdir: str) -> int:
     source = request["code"]
     try:
         place_files(request.get("files") or {})
-        with open(MAIN, "wb") as file:
-            file.write(source.encode("utf-8", "surrogatepass"))
+        write_file(MAIN, source.encode("utf-8", "surrogatepass"))
     except (OSError, ValueError) as error:
         report.outcome(Outcome(1, describe(error)))
         return 1
@@ -361,7 +380,8 @@ class Conversation:
             null = os.open("/dev/null", os.O_RDONLY)
             os.dup2(null, 0)
             os.close(null)
-        open_stdio(stdin_text)
+        feed(stdin_text)
+        open_stdio()
         try:
             os.getcwd()
             os.listdir(".")

@@ -25,7 +25,7 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import confine  # noqa: E402
-from meter import Cgroup, descendants, disk_usage, memory, tasks, usage  # noqa: E402
+from meter import Cgroup, descendants, disk_usage, memory, tasks, tasks_of_user, usage  # noqa: E402
 from streams import Capture, Run, Session  # noqa: E402
 
 sys.path.remove(HERE)
@@ -33,8 +33,10 @@ sys.path.remove(HERE)
 FRAME = struct.Struct("!II")
 GRACE_S = 0.5
 """From an interrupt to the kill."""
-KILL_S = 3.0
+KILL_S = 6.0
 """Longest wait for a killed run to be gone."""
+OUTRUN_S = 0.5
+"""The same where nothing but RLIMIT_NPROC (which does not bind root) keeps it from multiplying meanwhile."""
 WATCH_S = 0.05
 FETCH_BYTES, FETCH_FILES = 10 << 20, 100
 
@@ -56,6 +58,8 @@ class Supervisor:
         self.zygote_pid = 0
         self.adopting = False
         self.spent = False
+        self.patience = KILL_S if self.cgroup and self.cgroup.has("pids_max") else OUTRUN_S
+        self.counted, self.counted_at = 0, -1.0
         self.cpu_before = 0.0
 
     # --- start ---
@@ -188,13 +192,9 @@ class Supervisor:
             return None
         if self.config["namespaces"]:
             return limits["processes"] + 4
-        uid = os.getuid()
-        mine = 0
-        for name in os.listdir("/proc"):
-            with contextlib.suppress(OSError):
-                if name.isdigit() and os.stat(f"/proc/{name}").st_uid == uid:
-                    mine += tasks(int(name))
-        return mine + limits["processes"]
+        if time.monotonic() > self.counted_at + 1:
+            self.counted, self.counted_at = tasks_of_user(os.getuid()), time.monotonic()
+        return self.counted + limits["processes"]
 
     # --- while it runs ---
 
@@ -208,7 +208,7 @@ class Supervisor:
         watch_at = time.monotonic() + WATCH_S
         while not finished():
             now = time.monotonic()
-            if run.killed_at is not None and now > run.killed_at + KILL_S / 6:
+            if run.killed_at is not None and now > run.killed_at + self.patience:
                 self.kill_namespace(run, now)
                 if self.spent:
                     break
@@ -262,9 +262,10 @@ class Supervisor:
         if header["do"] == "cancel":
             run.reason = run.reason or "cancelled"
             run.kill_at = 0.0
-        elif header["do"] == "interrupt" and run.pid and run.reason is None:
+        elif header["do"] == "interrupt" and run.begun and run.reason is None:
             run.notes.append("interrupted")
-            interrupt(run.pid)
+            for pid in [run.pid] if run.pid else descendants(self.zygote_pid)[:1]:
+                interrupt(pid)
             run.deadline = min(run.deadline, time.monotonic() + GRACE_S)
 
     def stop(self, run: Run, reason: str) -> None:
@@ -472,9 +473,9 @@ class Supervisor:
 
     def reset(self) -> bool:
         """Empty the writable directories; False if that failed."""
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self.config["workdir"], "main.py"))
         for path in self.config["writable"]:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(path, "main.py"))
             if not os.listdir(path):
                 continue
             if self.config["mounts"]:

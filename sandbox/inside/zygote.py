@@ -7,6 +7,7 @@ fork can find a trace of an earlier run there: requests travel as descriptors of
 
 from __future__ import annotations
 
+import _signal
 import contextlib
 import gc
 import importlib
@@ -23,6 +24,7 @@ import time
 from typing import Any
 
 CONTROL = 3
+SIGCHLD = int(signal.SIGCHLD)
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -102,6 +104,7 @@ class Zygote:
         if config["seccomp"]:
             confine.install_filter(confine.filter_program([os.getpid(), os.getppid()], not config["namespaces"]))
         confine.prctl(confine.PR_SET_DUMPABLE, 0)
+        self.program.open_stdio()  # every fork inherits them, on descriptors of its own
         gc.collect()
         gc.freeze()
         self.base = memory_bytes()
@@ -136,8 +139,8 @@ class Zygote:
         """In the child: own session, stdio, limits, confinement; then the program."""
         program, confine, config = self.program, self.confine, self.config
         os.setsid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _signal.set_wakeup_fd(-1)
+        _signal.signal(SIGCHLD, _signal.SIG_DFL)  # without the wrapper's enums: every page touched is copied
         request, out, err, report = (os.dup2(fd, 64 + i) for i, fd in enumerate(descriptors))
         kept = 64 + len(descriptors) if ruleset is None else os.dup2(ruleset, 64 + len(descriptors)) + 1
         os.dup2(out, 1)
@@ -148,8 +151,10 @@ class Zygote:
             os.dup2(kept - 1, 5, inheritable=False)
         os.closerange(5 if ruleset is None else 6, 4096)
         confine.prctl(confine.PR_SET_DUMPABLE, 1)
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")
+        with contextlib.suppress(OSError):
+            score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+            os.write(score, b"1000")
+            os.close(score)
         body = {} if message["session"] else program.read_request(4)
         os.chdir(config["workdir"])
         program.set_limits(message["limits"], self.base, message["cgroup"], message["nproc"])
@@ -158,7 +163,7 @@ class Zygote:
             os.close(5)
         if self.own_pid_only:
             confine.install_filter(confine.filter_program([os.getppid()], True, own_pid_only=True))
-        program.open_stdio(body.get("stdin"))
+        program.feed(body.get("stdin"))
         program.reseed(body.get("seed"))
         gc.enable()
         report = program.Report(3)
@@ -240,7 +245,8 @@ class Zygote:
         if message["do"] == "fork":
             self.cpu_s, self.max_rss, self.main_status = 0.0, 0, None
             self.main = self.fork(message, descriptors)
-            self.say({"pid": self.main})
+            if message["session"]:
+                self.say({"pid": self.main})
         elif message["do"] == "kill":
             self.kill_all()
             if self.main is not None:

@@ -25,7 +25,7 @@ print(6*7)
 print([sorted(set(os.listdir(p)) - {'main.py'}) for p in (os.getcwd(), tempfile.gettempdir(), '/dev/shm')
        if os.access(p, os.W_OK) and (p != '/dev/shm' or os.path.isdir('/sandbox'))])
 """
-WARM = ("numpy", "sympy")
+WARM = ("numpy",)
 TIGHT, CONFINED = ("bwrap", "bwrap-no-cgroup"), ("bwrap", "bwrap-no-cgroup", "landlock")
 FACTORIES: dict[str, Callable[[], Backend]] = {
     "bwrap": lambda: BwrapBackend(warm=WARM),
