@@ -25,6 +25,10 @@ class Admission(Protocol):
         """At most `room` jobs to start now, beside `running` others."""
         ...
 
+    def may_free(self, running: int) -> bool:
+        """Whether slots of released trajectories may be freed now."""
+        ...
+
     def put_back(self, jobs: Iterable[Job]) -> None:
         """These were taken, but there is no memory for them yet."""
         ...
@@ -72,6 +76,9 @@ class Continuous:
             return []
         self._waited = 0
         return [self._queue.popleft() for _ in range(min(room, len(self._queue)))]
+
+    def may_free(self, running: int) -> bool:
+        return True
 
     def put_back(self, jobs: Iterable[Job]) -> None:
         self._queue.extendleft(reversed(list(jobs)))
@@ -129,6 +136,11 @@ class Lockstep:
             self._round.extend(self._asked[name] for name in sorted(self._asked))
             self._asked.clear()
         return [self._round.popleft() for _ in range(min(room, len(self._round)))]
+
+    def may_free(self, running: int) -> bool:
+        # A release comes when a tool is done: freed in the middle of a round, its slot would go to a row of this
+        # round or not, as the clock has it, and rows would stand in another order.
+        return not running and not self._round
 
     def put_back(self, jobs: Iterable[Job]) -> None:
         self._round.extendleft(reversed(list(jobs)))

@@ -69,6 +69,8 @@ class Scheduler:
         self._max_rows, self._prefill_tokens, self._keep_cache = max_rows, prefill_tokens, keep_cache
         self._again: list[Job] = []
         """Jobs that ran and lost their slot (new weights, no memory): they go before all others."""
+        self._released: list[str] = []
+        """Trajectories whose slots are to be freed as soon as admission permits."""
         self._outbox = Outbox()
         self._next_deadline = math.inf
         self._poisoned = False
@@ -110,7 +112,7 @@ class Scheduler:
         """Forget a trajectory."""
         if name in self.jobs:
             self._withdraw(self.jobs[name], FinishReason.ABORTED)
-        self._table.drop(name)
+        self._released.append(name)
         self._admission.release(name)
 
     def expect(self, names: Sequence[str]) -> None:
@@ -187,6 +189,10 @@ class Scheduler:
     def _admit(self) -> None:
         running = len(self._table.running)
         busy = running + len(self._again)
+        if self._admission.may_free(busy):
+            for name in self._released:
+                self._table.drop(name)
+            self._released.clear()
         jobs = self._again + self._admission.take(busy, self._max_rows - busy)
         self._again, self._retry = [], False
         if not jobs:

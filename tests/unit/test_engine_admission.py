@@ -52,9 +52,11 @@ def test_lockstep_waits_for_all_announced_and_starts_in_the_order_of_names() -> 
     assert _names(admission.take(running=0, room=2)) == "ab"
     for job in _jobs("a"):
         admission.add(job)
+    assert not admission.may_free(running=2) and not admission.may_free(running=0)
     # The rest of the round goes before anyone's next turn.
     assert _names(admission.take(running=2, room=9)) == "d"
     assert _names(admission.take(running=0, room=9)) == ""
+    assert admission.may_free(running=0)
     for name in "bd":
         admission.release(name)
     assert _names(admission.take(running=0, room=9)) == "a"
