@@ -3,7 +3,13 @@
 Tier T3 where a control group can be made for each slot, T2 otherwise.
 
 The layout is flat: the supervisor is PID 1, the warm interpreter its child, a run the interpreter's fork in
-the same namespaces; between runs everything is killed and whatever tmpfs was written to is mounted anew.
+the same namespaces; after a run everything is killed and whatever tmpfs was written to is mounted anew. Pid and
+mount namespaces of each run's own were measured against it (numpy and sympy warm, medians of interleaved rounds
+on two busy cores): 3.7 against 3.2 ms of CPU a run and 21 against 13 ms of wall time, since the kernel waits
+for grace periods as it takes namespaces down, and a program that were their PID 1 would ignore the signals it
+sends itself (`os.abort`), so that a second fork would be due. Remounting all tmpfs each time costs 0.1 ms.
+What namespaces of its own would add is had otherwise: no process forks while it is killed (`pids.max` set to 0,
+or as a last resort one `kill(-1)` of PID 1), and Landlock and seccomp keep signals from the interpreter.
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ def required(tier: Tier) -> list[str]:
 
 async def _attack(slot: Slot) -> tuple[dict[str, bool], str]:
     """Let the programs attack `slot`. Returns what held, and what went wrong. Raises SlotError."""
-    with tempfile.NamedTemporaryFile("w", dir=Path.home(), prefix=".sandbox-canary-") as file, _listener() as port:
+    folder = Path.home() if os.access(Path.home(), os.W_OK) else None
+    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".sandbox-canary-") as file, _listener() as port:
         file.write("secret")
         file.flush()
         facts = {

@@ -17,7 +17,7 @@ from sandbox.backends.base import SlotError, Tier
 from sandbox.schemas import ErrorInfo, ExecuteRequest, ExecuteResult, Limits, SessionState, Status
 
 FRAME = struct.Struct("!II")
-GRACE_S = 15.0
+GRACE_S = 20.0
 """Beyond a run's limit, for set-up, kill and reset; a slot silent for longer is lost."""
 STOP_S = 3.0
 

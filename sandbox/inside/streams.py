@@ -140,3 +140,12 @@ class Session:
         os.close(self.out)
         os.close(self.err)
         self.report.close()
+
+
+def memory_file(data: bytes) -> int:
+    """Descriptor of an anonymous file that holds `data`."""
+    descriptor = os.memfd_create("request")
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    return descriptor

@@ -25,8 +25,10 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import confine  # noqa: E402
-from meter import Cgroup, descendants, disk_usage, memory, tasks, tasks_of_user, usage  # noqa: E402
-from streams import Capture, Run, Session  # noqa: E402
+from meter import Cgroup, descendants, disk_usage, memory, tasks_of_user, usage  # noqa: E402
+from sessions import Sessions  # noqa: E402
+from streams import Capture, Run, Session, memory_file  # noqa: E402
+from workspace import Workspace  # noqa: E402
 
 sys.path.remove(HERE)
 
@@ -35,17 +37,16 @@ GRACE_S = 0.5
 """From an interrupt to the kill."""
 KILL_S = 6.0
 """Longest wait for a killed run to be gone."""
-OUTRUN_S = 0.5
+OUTRUN_S = 1.5
 """The same where nothing but RLIMIT_NPROC (which does not bind root) keeps it from multiplying meanwhile."""
 WATCH_S = 0.05
-FETCH_BYTES, FETCH_FILES = 10 << 20, 100
 
 
 class HostGone(Exception):
     """End of file from the host."""
 
 
-class Supervisor:
+class Supervisor(Sessions, Workspace):
     """The slot's loop."""
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -297,17 +298,6 @@ class Supervisor:
         elif now > run.killed_at + KILL_S:
             raise OSError("a killed run is still there")
 
-    def kill_turn(self, checkpoint: int) -> None:
-        """Every process of the run but the checkpoint, until only dead ones are left for it to reap."""
-        for _ in range(200):
-            living = [pid for pid in descendants(self.zygote_pid) if pid != checkpoint and tasks(pid)]
-            if not living:
-                return
-            for pid in living:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.001)
-
     def watch(self, run: Run) -> None:
         """Limits that only a look now and then can hold."""
         limits = run.limits
@@ -335,156 +325,7 @@ class Supervisor:
                     return self.stop(run, "disk")
         return None
 
-    # --- a session ---
-
-    def open(self, header: dict[str, Any], _: bytes) -> None:
-        """Fork the process that will hold the session's state."""
-        self.session_limits = header["limits"]
-        self.start_session()
-        self.send({"opened": True})
-
-    def start_session(self) -> None:
-        limits = self.session_limits
-        self.arm(limits)
-        out, err, report = self.launch(limits | {"cpu_s": 1 << 30}, b"")
-        run = Run(limits, *self.captures(limits, out, err), report)
-        report.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self.attend(run, lambda: run.exited is not None or bool(run.outcome and run.pid))
-        if run.exited is not None or run.pid is None:
-            raise OSError("the session's interpreter did not start")
-        self.session = Session(run.pid, out, err, report)
-
-    def turn(self, header: dict[str, Any], body: bytes) -> None:
-        """One turn of the open session; says what became of its state."""
-        session, limits = self.session, header["limits"]
-        if session is None or not self.wake():
-            self.end_session()
-            return self.send({"lost": True})
-        self.arm(limits)
-        self.cpu_before = 0.0 if self.cgroup else usage(self.zygote_pid)["cpu_s"]
-        late, session.late = session.late, 0
-        run = Run(limits, *self.captures(limits, session.out, session.err), session.report)
-        if late:
-            run.notes.append(f"{late} bytes written between turns were dropped")
-        earlier = tasks(session.pid) - 1
-        if earlier > 0:
-            run.notes.append(f"output may come from {earlier} background threads of earlier turns")
-        request = memory_file(body)
-        checkpoint = bool(header.get("checkpoint")) and earlier == 0 and len(descendants(self.zygote_pid)) == 1
-        socket.send_fds(session.report, [json.dumps({"checkpoint": checkpoint}).encode()], [request])
-        os.close(request)
-        self.attend(run, lambda: bool(run.outcome) or run.exited is not None or run.died is not None)
-        state, threads = self.settle(run, session)
-        fetched = self.fetch(header["fetch"])
-        if state == "reset":
-            self.end_session()
-            self.start_session()
-        self.pause()
-        self.answer(run, fetched, state=state, threads_alive=threads)
-
-    def settle(self, run: Run, session: Session) -> tuple[str, int]:
-        """After a turn: which process carries the state on. Returns the state and the threads it runs."""
-        if run.exited is not None:
-            return "reset", 0
-        if run.died is not None:
-            self.kill_turn(session.pid)
-            if run.reason is None and os.WIFEXITED(run.died):  # it chose to leave, state and all
-                return "reset", 0
-            return "rolled_back", 0
-        if run.pid is not None and run.pid != session.pid:
-            self.to_zygote({"do": "adopt", "pid": run.pid})
-            self.adopting = True
-            session.pid = run.pid
-        for _ in range(4):  # a thread that was joined is still there for a moment
-            if (threads := max(0, tasks(session.pid) - 1)) == 0:
-                break
-            time.sleep(0.001)
-        return "kept", threads
-
-    def pause(self) -> None:
-        """Between turns a session is stopped: it uses no CPU and writes nothing."""
-        for pid in descendants(self.zygote_pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-
-    def wake(self) -> bool:
-        """Let the session go on; False if its process died meanwhile."""
-        assert self.session is not None
-        self.session.drain()
-        alive = tasks(self.session.pid) > 0
-        while self.adopting or select.select([self.zygote], [], [], 0)[0]:
-            message, _ = self.from_zygote()
-            self.adopting &= "adopted" not in message
-            alive &= "exited" not in message
-        for pid in reversed(descendants(self.zygote_pid)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-        return alive
-
-    def close(self, _: dict[str, Any], __: bytes) -> None:
-        self.end_session()
-        self.send({"closed": True, "dirty": not self.reset()})
-
-    def end_session(self) -> None:
-        """Kill what holds the state; the work directory goes with it."""
-        if self.session is None:
-            return
-        self.to_zygote({"do": "end"})
-        self.until("ended")
-        self.adopting = False
-        self.session.close()
-        self.session = None
-        self.reset()
-
     # --- afterwards ---
-
-    def fetch(self, paths: list[str]) -> tuple[list[list[Any]], dict[str, str], list[bytes]]:
-        """Contents of the files asked for, read from descriptors that the zygote opened."""
-        files: list[list[Any]] = []
-        errors: dict[str, str] = {}
-        contents: list[bytes] = []
-        left = FETCH_BYTES
-        for path in paths[:FETCH_FILES]:
-            if self.spent:
-                errors[path] = "gone with the processes that had to be killed all at once"
-                continue
-            self.to_zygote({"do": "fetch", "path": path})
-            message, descriptors = self.until("file")
-            if not descriptors:
-                errors[message["file"]] = message["error"]
-                continue
-            with open(descriptors[0], "rb") as file:
-                if os.fstat(file.fileno()).st_size > left:
-                    errors[message["file"]] = f"larger than the {left} bytes left of what may be fetched"
-                    continue
-                data = file.read(left + 1)
-            left -= len(data)
-            files.append([message["file"], len(data)])
-            contents.append(data)
-        for path in paths[FETCH_FILES:]:
-            errors[path] = f"more than {FETCH_FILES} files asked for"
-        return files, errors, contents
-
-    def set_sizes(self, size: int, inodes: int, first: bool = False) -> None:
-        if first or (size, inodes) != self.sizes:
-            for path in self.config["writable"]:
-                confine.mount_tmpfs(path, size, inodes, remount=not first)
-            self.sizes = (size, inodes)
-
-    def reset(self) -> bool:
-        """Empty the writable directories; False if that failed."""
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(self.config["workdir"], "main.py"))
-        for path in self.config["writable"]:
-            if not os.listdir(path):
-                continue
-            if self.config["mounts"]:
-                confine.unmount(path)
-                confine.mount_tmpfs(path, *self.sizes)
-                self.fresh = True
-            elif not empty(path, time.monotonic() + 2):
-                return False
-        return True
 
     def verdict(self, run: Run, status: int | None) -> str:
         """The status, by what the kernel said; by the interpreter's word only where its process lives on."""
@@ -548,37 +389,10 @@ def exactly(count: int) -> bytes:
     return b"".join(pieces)
 
 
-def memory_file(data: bytes) -> int:
-    """Descriptor of an anonymous file that holds `data`."""
-    descriptor = os.memfd_create("request")
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    return descriptor
-
-
 def interrupt(pid: int) -> None:
     """As Ctrl-C would."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
-
-
-def empty(path: str, deadline: float) -> bool:
-    """Delete all beneath `path`, following no link; False if it is not done by `deadline`.
-
-    Every process of the run is dead by now, so nothing changes under our feet.
-    """
-    os.chmod(path, 0o700)
-    for entry in list(os.scandir(os.fsencode(path))):
-        if time.monotonic() > deadline:
-            return False
-        if entry.is_dir(follow_symlinks=False):
-            if not empty(os.fsdecode(entry.path), deadline):
-                return False
-            os.rmdir(entry.path)
-        else:
-            os.unlink(entry.path)
-    return True
 
 
 def main() -> None:
