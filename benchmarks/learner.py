@@ -32,6 +32,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 VOCABULARY = 640
 LARGE = 150_000
+SIZES = ((4096, 32), (8192, 64), (2048, 16))
+"""Micro-batches that are tried: tokens here, rows in TRL."""
 
 
 # What is measured, in processes of their own --------------------------------------------------------------------
@@ -155,7 +157,7 @@ def save_model(folder: str) -> str:
     return folder
 
 
-def part_trl(rounds: int, rows: int) -> dict[str, float]:
+def part_trl(rounds: int, rows: int, sizes: int) -> dict[str, float]:
     python = os.environ.get("AGENT_RL_TRL_PYTHON")
     if not python:
         print("trl: left out; set AGENT_RL_TRL_PYTHON to the Python of a venv with `pip install torch trl`")
@@ -167,7 +169,7 @@ def part_trl(rounds: int, rows: int) -> dict[str, float]:
         for name, shapes in (("uneven", uneven), ("equal", [[40, 30, 10, 24]] * len(uneven))):
             best: dict[str, dict[str, float]] = {}
             for _ in range(rounds):
-                for ours, theirs in ((2048, 16), (4096, 32), (8192, 64)):
+                for ours, theirs in SIZES[:sizes]:
                     found = {
                         "ours": run("ours", {"model": model, "shapes": shapes, "micro": ours}),
                         "TRL": run(
@@ -196,7 +198,7 @@ def part_trl(rounds: int, rows: int) -> dict[str, float]:
     return figures
 
 
-def part_naive(rounds: int, _: int) -> None:
+def part_naive(rounds: int, *_: int) -> None:
     for vocabulary in (VOCABULARY, 32_000):
         job = {"tokens": 4096, "vocabulary": vocabulary, "width": 128, "repeats": 3}
         ours, naive = ([run("logprobs", {**job, "naive": side}) for _ in range(rounds)] for side in (False, True))
@@ -218,7 +220,7 @@ def part_memory(*_: int) -> None:
     )
 
 
-def part_linear(rounds: int, _: int) -> None:
+def part_linear(rounds: int, *_: int) -> None:
     per_token = {}
     for tokens in (2048, 8192, 32_768):
         job = {"tokens": tokens, "vocabulary": 32_000, "width": 64, "repeats": 0, "naive": False}
@@ -242,6 +244,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is named")
     parser.add_argument("--rounds", type=int, default=2, help="times each side is measured; the best counts")
     parser.add_argument("--rows", type=int, default=256, help="trajectories of the part trl, a multiple of 64")
+    parser.add_argument("--sizes", type=int, default=len(SIZES), help="micro-batch sizes that the part trl tries")
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -250,7 +253,7 @@ def main() -> None:
     for name in options.parts or PARTS:
         if name not in PARTS:
             parser.error(f"there is no part {name!r}; choose of {', '.join(PARTS)}")
-        PARTS[name](options.rounds, options.rows)
+        PARTS[name](options.rounds, options.rows, options.sizes)
 
 
 if __name__ == "__main__":
