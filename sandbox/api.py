@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -31,7 +32,9 @@ from sandbox.schemas import (
 from sandbox.service import Caller, SandboxService
 from sandbox.session_api import session_router
 from sandbox.wire import (
+    DirectRoutes,
     Door,
+    Handler,
     described,
     error_body,
     guarded,
@@ -61,6 +64,17 @@ def create_app(service: SandboxService) -> FastAPI:
         app, [ExecuteRequest, BatchRequest, SessionRequest, *alias_bodies], authenticated=bool(service.settings.tokens)
     )
     return app
+
+
+def direct(service: SandboxService) -> DirectRoutes:
+    """What is served: the application, its busiest routes dispatched without FastAPI."""
+    app = create_app(service)
+    handlers: dict[tuple[str, str], Handler] = {}
+    for router in (run_router(service, Door(service.settings)), alias_router(service, Door(service.settings))[0]):
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            handlers |= {(method, route.path): route.endpoint for method in route.methods}
+    return DirectRoutes(app, handlers)
 
 
 def refusals(service: SandboxService) -> Callable[[ServiceError], None]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from sandbox.api import create_app
+from sandbox.api import direct
 from sandbox.service import SandboxService
 from sandbox.settings import ServiceSettings
 
@@ -84,7 +84,7 @@ async def serve(settings: ServiceSettings, sock: socket.socket, owner: Owner | N
     """Serve until told to stop; returns the exit status."""
     service = SandboxService(settings)
     config = uvicorn.Config(
-        create_app(service),
+        direct(service),
         log_level=settings.log_level,
         access_log=False,
         lifespan="off",

@@ -21,6 +21,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from sandbox.errors import InvalidRequest, NotReady, ServiceError, TooLarge, Unauthorized
 from sandbox.schemas import ErrorAnswer, ErrorBody
@@ -189,6 +190,27 @@ def guarded(handler: Handler, on_refusal: Callable[[ServiceError], None]) -> Han
     endpoint.__name__ = handler.__name__
     endpoint.__doc__ = handler.__doc__
     return endpoint
+
+
+class DirectRoutes:
+    """The application with its fixed paths dispatched by one look-up.
+
+    Handlers here take the raw request and answer every failure themselves (:func:`guarded`), so FastAPI's
+    middleware, path matching and dependency solving add nothing but half of the service's CPU time a run.
+    Everything else, paths with parameters and refusals of methods included, goes the usual way.
+    """
+
+    def __init__(self, app: FastAPI, handlers: dict[tuple[str, str], Handler]) -> None:
+        self.app = app
+        self.handlers = handlers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = self.handlers.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if handler is None:
+            await self.app(scope, receive, send)
+        else:
+            response = await handler(Request(scope, receive))
+            await response(scope, receive, send)
 
 
 def stopping() -> Response:

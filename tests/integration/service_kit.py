@@ -16,7 +16,7 @@ import httpx
 import psutil
 import uvicorn
 
-from sandbox.api import create_app
+from sandbox.api import direct
 from sandbox.backends.base import Backend
 from sandbox.client import SandboxClient
 from sandbox.embedded import EmbeddedSandbox
@@ -43,7 +43,7 @@ class Served:
 async def on_socket(service: SandboxService) -> AsyncIterator[str]:
     """Serve over HTTP on a free port."""
     sock = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(create_app(service), log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(direct(service), log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
     serving = asyncio.ensure_future(server.serve([sock]))
