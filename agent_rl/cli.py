@@ -137,6 +137,36 @@ def doctor(
     raise typer.Exit(examine(config, changes, skip=skip or (), as_json=as_json))
 
 
+@app.command()
+def inspect(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, or of a measurement.")],
+    split: Annotated[str | None, typer.Option(help="Only this set: train, or the name of a held-out set.")] = None,
+    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
+    key: Annotated[str | None, typer.Option(help="Show this trajectory (PROBLEM#SAMPLE) or problem.")] = None,
+    search: Annotated[str | None, typer.Option(help="Only those with these words in key, answer or source.")] = None,
+    wrong: Annotated[bool, typer.Option("--wrong", help="Only those that are not correct.")] = False,
+    void: Annotated[bool, typer.Option("--void", help="Only those with a void turn.")] = False,
+    truncated: Annotated[bool, typer.Option("--truncated", help="Only those with a turn that a cap cut.")] = False,
+    timed_out: Annotated[bool, typer.Option("--timed-out", help="Only those with a program that timed out.")] = False,
+    not_in_loss: Annotated[bool, typer.Option("--not-in-loss", help="Only those left out of the loss.")] = False,
+    sort: Annotated[
+        str, typer.Option(help="recorded, ratio, gated, reward, advantage, length or calls; largest first.")
+    ] = "recorded",
+    limit: Annotated[int | None, typer.Option(min=1, help="Most trajectories listed and in the page.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Where the page goes; default RUN/inspect.html.")] = None,
+    no_html: Annotated[bool, typer.Option("--no-html", help="Only the terminal.")] = False,
+) -> None:
+    """Look at recorded trajectories, token by token: in the terminal, and as one offline HTML page."""
+    from agent_rl.records.inspect import command
+
+    given = {"wrong": wrong, "void": void, "truncated": truncated, "timed_out": timed_out, "not_in_loss": not_in_loss}
+    if sort not in command.SORTS:
+        _refuse(f"--sort {sort} is none of {', '.join(command.SORTS)}")
+    flags = tuple(name for name, asked in given.items() if asked)
+    asked = command.Asked(split, step, key, search, flags, sort, limit, html, no_html)
+    raise typer.Exit(command.inspect(run, asked))
+
+
 def _play_settings(
     kind: type[Any], model: str | None, config: Path | None, overrides: list[str] | None, given: dict[str, Any]
 ) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 Points = Sequence[tuple[float, float]]
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 420, 200, 44, 24, 8
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 420, 200, 58, 24, 8
 
 
 def line_chart(series: Mapping[str, Points], *, lower: float | None = None, upper: float | None = None) -> str:
@@ -69,3 +69,17 @@ def _axes(
 
 def _number(value: float) -> str:
     return f"{value:.3g}"
+
+
+def bar_chart(counts: Sequence[tuple[str, int]]) -> str:
+    """An SVG element with one horizontal bar a (label, count)."""
+    most = max((count for _, count in counts), default=0) or 1
+    left, line = 150, 17
+    parts = [f'<svg viewBox="0 0 {WIDTH} {line * len(counts) + 4}" role="img">']
+    for place, (label, count) in enumerate(counts):
+        y = place * line
+        width = (WIDTH - left - 50) * count / most
+        parts.append(f'<text x="{left - 6}" y="{y + 13}" text-anchor="end">{escape(label[:30])}</text>')
+        parts.append(f'<rect class="bar" x="{left}" y="{y + 3}" width="{width:.1f}" height="{line - 5}"/>')
+        parts.append(f'<text x="{left + width + 5:.1f}" y="{y + 13}">{count}</text>')
+    return "".join(parts) + "</svg>"

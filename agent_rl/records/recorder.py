@@ -7,47 +7,98 @@ reader, so there is no half record. `zstdcat FILE | head -1` shows one.
 
 from __future__ import annotations
 
-import io
-import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
+from agent_rl.records import updates
+from agent_rl.records.index import append_lines, dumps, keep_only
+from agent_rl.records.pieces import PieceBook
+from agent_rl.records.schema import Place, summary_values
+from agent_rl.records.shards import SCHEMA, SUFFIX, compress, frames, read_records, shards, split_and_step
 from agent_rl.types import Trajectory
 
-SCHEMA = 1
-"""Version of the record's form; a reader refuses versions it does not know."""
-SUFFIX = ".jsonl.zst"
+__all__ = ["SCHEMA", "SUFFIX", "TrajectoryRecorder", "read_records", "record", "shards"]
+
+Details = Mapping[str, Any]
+"""What is known of one trajectory besides itself: `advantage`, `filters`."""
 
 
 class TrajectoryRecorder:
-    """Writes the shards of one run."""
+    """Writes the shards of one run. One writer a folder.
 
-    def __init__(self, folder: Path):
-        self._folder = folder
+    Args:
+        folder: made if it is not there.
+        level: `full`, `tokens` or `text`; see `agent_rl.records.settings.RecordSettings`.
+        piece: text of one token id; with it the recording can be read without its tokenizer.
+    """
+
+    def __init__(self, folder: Path, *, level: str = "full", piece: Callable[[int], str] | None = None):
+        self.folder = folder
+        self.level = level
         folder.mkdir(parents=True, exist_ok=True)
+        self._pieces = None if piece is None else PieceBook(folder, piece)
+        self._mended: set[str] = set()
 
-    def append(self, shard: str, trajectories: Iterable[Trajectory], **fields: Any) -> None:
-        """Add records to a shard (`train-000012`); `fields` (step, split) go into each of them."""
-        lines = [json.dumps(record(t, **fields), ensure_ascii=False) for t in trajectories]
-        if not lines:
+    def append(
+        self, shard: str, trajectories: Iterable[Trajectory], details: Sequence[Details] | None = None, **fields: Any
+    ) -> None:
+        """Add records to a shard (`train-000012`), as one frame; on disk when this returns.
+
+        Args:
+            details: one mapping a trajectory (advantage, filters), put into its record.
+            fields: put into each record, such as `step` and `split`.
+        """
+        members = list(trajectories)
+        if not members:
             return
-        text = "".join(line + "\n" for line in lines).encode("utf-8", "backslashreplace")
-        frame = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(text)
-        with open(self._folder / (shard + SUFFIX), "ab") as file:
-            file.write(frame)
-            file.flush()
-            os.fsync(file.fileno())
+        fields = {"split": split_and_step(Path(shard + SUFFIX))[0], **fields}
+        each = [{**fields, **more} for more in details or [{}] * len(members)]
+        if self._pieces is not None and self.level != "text":
+            self._pieces.add(i for t in members for s in t.segments for i in s.ids)
+        frame = compress([dumps(_row(t, self.level, more)) for t, more in zip(members, each, strict=True)])
+        start = self._write(shard + SUFFIX, frame)
+        places = [Place(shard + SUFFIX, start, start + len(frame), row) for row in range(len(members))]
+        rows = [summary_values(t, more, place) for t, more, place in zip(members, each, places, strict=True)]
+        append_lines(self.folder, rows)
+
+    def append_updates(
+        self, step: int, reports: Sequence[updates.Report], tokens: Mapping[str, updates.Tokens]
+    ) -> None:
+        """Keep what the updates of one rollout batch did to each model token; on disk when this returns."""
+        updates.write(self.folder, step, reports, tokens)
 
     def drop_after(self, step: int) -> None:
         """Remove shards of later steps: a resumed run makes them again."""
-        for path in shards(self._folder):
-            if int(path.name.removesuffix(SUFFIX).rsplit("-", 1)[-1]) > step:
+        for path in shards(self.folder):
+            if split_and_step(path)[1] > step:
                 path.unlink()
+        updates.drop_after(self.folder, step)
+        keep_only(self.folder)
+
+    def _write(self, name: str, frame: bytes) -> int:
+        """Append a frame behind the last whole one; where it begins."""
+        path = self.folder / name
+        if name not in self._mended:
+            self._mend(path)
+            self._mended.add(name)
+        with open(path, "ab") as file:
+            start = file.tell()
+            file.write(frame)
+            file.flush()
+            os.fsync(file.fileno())
+        return start
+
+    @staticmethod
+    def _mend(path: Path) -> None:
+        """Cut off what a crash left half written: what is appended behind it could never be read."""
+        if not path.exists():
+            return
+        whole = max((end for _, end, _ in frames(path)), default=0)
+        if whole < path.stat().st_size:
+            os.truncate(path, whole)
 
 
 def record(trajectory: Trajectory, **fields: Any) -> dict[str, Any]:
@@ -55,35 +106,10 @@ def record(trajectory: Trajectory, **fields: Any) -> dict[str, Any]:
     return {"schema": SCHEMA, **fields, **asdict(trajectory)}
 
 
-def shards(folder: Path) -> list[Path]:
-    """The shards of a folder, by name."""
-    return sorted(folder.glob("*" + SUFFIX))
-
-
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Complete records of one shard, in order.
-
-    Raises:
-        ValueError: a record of a schema version that this code does not know.
-    """
-    data = path.read_bytes()
-    for frame in _frames(data):
-        for line in io.TextIOWrapper(io.BytesIO(frame), encoding="utf-8"):
-            row = json.loads(line)
-            if row["schema"] != SCHEMA:
-                raise ValueError(f"{path} holds records of schema {row['schema']}, this version reads {SCHEMA}")
-            yield row
-
-
-def _frames(data: bytes) -> Iterator[bytes]:
-    """Decompressed frames, up to one that was cut short."""
-    while data:
-        decompressor = zstandard.ZstdDecompressor().decompressobj()
-        try:
-            frame = decompressor.decompress(data)
-        except zstandard.ZstdError:
-            return
-        if not decompressor.eof:
-            return
-        yield frame
-        data = decompressor.unused_data
+def _row(trajectory: Trajectory, level: str, fields: Details) -> dict[str, Any]:
+    """As `record`, with nested dataclasses left to the encoder, which is much faster than copying them."""
+    row = {"schema": SCHEMA, "level": level, **fields}
+    row |= {name: getattr(trajectory, name) for name in Trajectory.__slots__}
+    if level == "text":
+        row["segments"] = []
+    return row

@@ -75,7 +75,7 @@ def write_report(
     page = environment.get_template("report.html.jinja").render(
         name=name,
         subtitle=subtitle,
-        table=_before_and_after(rows),
+        table=before_and_after(rows),
         charts=_charts(rows, environment),
         sections=_sections(trajectories, piece),
         config=config,
@@ -107,7 +107,7 @@ def _evaluation_charts(rows: Sequence[Row]) -> list[tuple[str, Any, tuple[float,
     ]
 
 
-def _before_and_after(rows: Sequence[Row]) -> dict[str, Any] | None:
+def before_and_after(rows: Sequence[Row]) -> dict[str, Any] | None:
     measured = [row for row in rows if any("/accuracy_" in key for key in row)]
     if not measured:
         return None

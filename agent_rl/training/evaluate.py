@@ -31,6 +31,13 @@ class HeldOut:
     def attempts(self) -> int:
         return len(self.problems) * (self.settings.samples + int(self.settings.greedy))
 
+    def kept(self, trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        """Those of a measurement that are recorded: all, or as many as the settings say, evenly spread."""
+        wanted = self.settings.record
+        if wanted is None:
+            return trajectories
+        return trajectories[:: max(len(trajectories) // max(wanted, 1), 1)][:wanted]
+
 
 async def measure(
     held_out: HeldOut, rollout: Rollout, *, temperature: float, seed: int, on_finish: Callable[[Trajectory], None]

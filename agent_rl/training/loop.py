@@ -15,6 +15,7 @@ from agent_rl.config import dump
 from agent_rl.engines.base import Sampling
 from agent_rl.learner import checkpoint
 from agent_rl.learner.batch import batch_from
+from agent_rl.records import manifest
 from agent_rl.records.recorder import TrajectoryRecorder
 from agent_rl.records.report import write_report
 from agent_rl.rollout.run import Clocks
@@ -26,6 +27,7 @@ from agent_rl.training.metrics import learner_metrics, rollout_metrics
 from agent_rl.training.parts import Parts
 from agent_rl.training.plan import batch_sentence, recipe_sentence
 from agent_rl.training.progress import Display
+from agent_rl.training.recording import Recording
 from agent_rl.training.run_dir import RunDir
 from agent_rl.training.settings import RunConfig
 from agent_rl.training.trackers import Tracker
@@ -53,7 +55,8 @@ class Trainer:
         self._recipe = resolve(config.method)
         self._stream = ProblemStream(self.parts.data.train, config.problems_per_step, config.seed)
         self._position = self._stream.state()
-        self._recorder = TrajectoryRecorder(self.run.trajectories)
+        recorder = TrajectoryRecorder(self.run.trajectories, level=config.records.level, piece=self.parts.piece)
+        self._recording = Recording(recorder, config.records, config.void_filter)
         self._saved_at: int | None = None
         self._score: float | None = None
         self._seconds: list[float] = []
@@ -69,7 +72,7 @@ class Trainer:
         self._stream.restore(restored.progress["stream"])
         self._position = self._stream.state()
         self.run.truncate_metrics(self.step)
-        self._recorder.drop_after(self.step)
+        self._recording.recorder.drop_after(self.step)
         await self._hand_over_weights()
 
     def interrupt(self) -> None:
@@ -84,8 +87,10 @@ class Trainer:
         Raises:
             Interrupted: `interrupt` was called; a checkpoint of the last finished step is there.
         """
+        manifest.write(self.run.trajectories, self._manifest())
         try:
             if self.step == 0:
+                self._recording.recorder.drop_after(-1)
                 await self._evaluate()
             self.display.header()
             while self.step < self.config.steps:
@@ -101,13 +106,13 @@ class Trainer:
         groups = await self._until_interrupted(self._roll_out(clocks))
         rolled_out = time.monotonic()
         assign_advantages(groups, self._recipe.advantage, void_filter=self.config.void_filter)
+        self._recording.batch(self.step + 1, groups)
         row = rollout_metrics(groups)
         row |= await self._learn(groups)
         learnt = time.monotonic()
         self.step += 1
         await self._hand_over_weights()
         self._position = self._stream.state()
-        self._recorder.append(f"train-{self.step:06}", [t for group in groups for t in group], step=self.step)
         seconds = time.monotonic() - start
         sampled = sum(t.sampled_tokens for group in groups for t in group)
         self.tokens += sampled
@@ -164,7 +169,9 @@ class Trainer:
         """The updates of one batch, in a thread so that the loop stays awake."""
         batch = batch_from(trained_pairs(groups, void_filter=self.config.void_filter))
         seed = stream_seed(str(self.config.seed), "minibatches", self.step + 1, 0)
-        reports = await asyncio.to_thread(self.parts.learner.train_on, batch, seed)
+        explain = self._recording.wants_details(self.step + 1)
+        reports = await asyncio.to_thread(self.parts.learner.train_on, batch, seed, with_details=explain)
+        self._recording.updates(self.step + 1, batch, reports)
         return {"learner/trajectories": float(len(batch)), **learner_metrics(reports)}
 
     async def _hand_over_weights(self) -> None:
@@ -193,8 +200,7 @@ class Trainer:
                 )
             row |= values
             self._score = values.get(f"{self.parts.data.held_out[0].name}/accuracy_sampled", self._score)
-            kept = trajectories[:: max(len(trajectories) // max(held_out.settings.record, 1), 1)]
-            self._recorder.append(f"{held_out.name}-{self.step:06}", kept[: held_out.settings.record], step=self.step)
+            self._recording.measurement(held_out.name, self.step, held_out.kept(trajectories))
         if row:
             row["time/evaluation"] = time.monotonic() - start
             self._log(row)
@@ -220,6 +226,15 @@ class Trainer:
         self.run.append_metrics({"step": self.step, **row})
         for tracker in self.trackers:
             tracker.log(self.step, row)
+
+    def _manifest(self) -> dict[str, Any]:
+        return manifest.describe(
+            tokenizer=self.parts.tokenizer,
+            config=dump(self.config),
+            level=self.config.records.level,
+            model=self.config.model.path,
+            fingerprints=self.parts.fingerprints,
+        )
 
     def _report(self) -> None:
         """Write `report.html` of what there is so far."""

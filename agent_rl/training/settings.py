@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from agent_rl.algorithms.settings import MethodSettings
 from agent_rl.engines.settings import EngineSettings
 from agent_rl.learner.settings import LearnerSettings
+from agent_rl.records.settings import RecordSettings
 from agent_rl.rewards.settings import RewardSettings
 from agent_rl.rollout.settings import ModelSettings, RolloutSettings, SandboxSettings
 from agent_rl.settings import Settings
@@ -27,8 +28,8 @@ class EvalSettings(Settings):
     """Whether to measure one greedy attempt a problem too."""
     every: int = Field(10, ge=0)
     """Steps between measurements, besides one before and one after training; 0 = only those."""
-    record: int = Field(16, ge=0)
-    """Trajectories of each measurement that are kept in the run's folder."""
+    record: int | None = Field(None, ge=0)
+    """Trajectories of each measurement that are kept in the run's folder, evenly spread; null = all."""
 
 
 class TrackerSettings(Settings):
@@ -87,6 +88,7 @@ class RunConfig(Settings):
     sandbox: SandboxSettings = SandboxSettings()
     method: MethodSettings = MethodSettings()
     learner: LearnerSettings = LearnerSettings()
+    records: RecordSettings = RecordSettings()
     trackers: TrackerSettings = TrackerSettings()
 
     @property

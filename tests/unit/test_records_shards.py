@@ -45,7 +45,8 @@ def test_what_is_read_is_what_was_appended(tmp_path):
     recorder.append("train-000001", [trajectory(2)], step=1)
     (path,) = shards(tmp_path)
     rows = list(read_records(path))
-    expected = [json.loads(json.dumps(record(trajectory(i), step=1))) for i in range(3)]
+    fields = {"step": 1, "split": "train", "level": "full"}
+    expected = [json.loads(json.dumps(record(trajectory(i), **fields))) for i in range(3)]
     assert rows == expected
     assert rows[0]["segments"][1] == {
         "origin": "model",
