@@ -101,7 +101,7 @@ def main(directory: Path) -> None:
         finished = trial(folder, at, None)
         result["killed"] += not finished
         look(folder, f"killed at operation {at}")
-        at += 2
+        at += 1
     moments = random.Random(7)
     for number in range(15):
         folder = fresh(f"after-{number}")
