@@ -35,8 +35,8 @@ class EvalConfig(PlaySettings):
     """A measurement from the command line."""
 
     output: str | None = None
-    """Folder of the report; null = one under `evals` whose name tells policy and measurement apart, so that the same
-    command goes on where it stopped."""
+    """Folder of the report; null = one under `runs/evals` whose name tells policy and measurement apart, so that the
+    same command goes on where it stopped."""
     evaluation: EvaluationSettings = EvaluationSettings()
 
 
@@ -108,7 +108,6 @@ async def _run(config: EvalConfig, policy: Policy, sets: Mapping[str, Problems],
             "tir": served.tir.model_dump(mode="json"),
             "rewards": config.rewards.model_dump(mode="json", exclude={"verifier"}),
             "dtype": config.engine.dtype,
-            "sandbox": served.served.sandbox,
         }
         folder = _folder(config, identity)
 
@@ -131,7 +130,7 @@ def _folder(config: EvalConfig, identity: Mapping[str, Any]) -> Path:
         return Path(config.output)
     whole = json.dumps([identity, config.evaluation.model_dump(mode="json")], sort_keys=True)
     digest = hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()
-    return Path("evals") / f"{identity['model']}-{digest}"
+    return Path("runs/evals") / f"{identity['model']}-{digest}"
 
 
 def _command() -> str:
