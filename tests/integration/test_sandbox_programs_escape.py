@@ -158,7 +158,8 @@ def test_kernel_settings_cannot_be_changed(bench: Bench) -> None:
     code = """
 import os
 for path in ("/proc/sys/kernel/hostname", "/proc/sysrq-trigger", "/sys/fs/cgroup/cgroup.procs",
-             "/proc/self/oom_score_adj", "/sys/fs/cgroup/memory/memory.limit_in_bytes", "/proc/sys/user/max_user_namespaces"):
+             "/proc/self/oom_score_adj", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+             "/proc/sys/user/max_user_namespaces"):
     try: open(path, "w").write("0"); print("written", path)
     except OSError: print("refused")
 """

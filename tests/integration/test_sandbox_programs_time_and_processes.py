@@ -11,8 +11,8 @@ bench = benches()
 LATE = (Status.TIMEOUT, Status.CPU_TIMEOUT)
 WALL_FIRST = LIMITS.model_copy(update={"cpu_s": 60.0})
 SYMPY = """
-import sympy
 print("begun")
+import sympy
 a = sympy.symbols("a0:8")
 sympy.groebner([sum(x**3 for x in a) - 1, *(a[i]**3*a[i+1] - a[i+2]**2 - i for i in range(6))], *a, order="lex")
 while True: sympy.factorint(2**521 - 3)
