@@ -167,6 +167,40 @@ def inspect(
     raise typer.Exit(command.inspect(run, asked))
 
 
+@app.command()
+def replay(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    step: Annotated[int | None, typer.Option(help="Only this training step.")] = None,
+    methods: Annotated[
+        str | None, typer.Option("--with", help="Other methods for the same batches, such as grpo,gspo,ctpo,cppo.")
+    ] = None,
+    train: Annotated[bool, typer.Option("--train", help="Learn from the recorded trajectories alone.")] = False,
+    no_tools: Annotated[bool, typer.Option("--no-tools", help="Do not run the programs again.")] = False,
+    no_weights: Annotated[bool, typer.Option("--no-weights", help="Recompute nothing from checkpoints.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the stages as JSON.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Page of --with; default RUN/methods.html.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder of --train; default RUN/replayed.")] = None,
+) -> None:
+    """Do a recorded run again and name the first stage that differs. Exit status 1 if one does."""
+    from agent_rl.records.replay.command import Asked
+    from agent_rl.records.replay.command import replay as again
+
+    names = tuple(name.strip() for name in (methods or "").split(",") if name.strip())
+    asked = Asked(step, not no_tools, not no_weights, names, train, as_json, html, output)
+    raise typer.Exit(again(run, asked))
+
+
+@app.command()
+def diagnose(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    last: Annotated[int, typer.Option(min=1, help="Steps that are looked at, from the end.")] = 10,
+) -> None:
+    """Say in plain words why a run may not be learning. Exit status 1 if something is out of range."""
+    from agent_rl.records.diagnose import diagnose as say
+
+    raise typer.Exit(say(run, last=last))
+
+
 def _play_settings(
     kind: type[Any], model: str | None, config: Path | None, overrides: list[str] | None, given: dict[str, Any]
 ) -> tuple[Any, Any]:
@@ -190,11 +224,13 @@ def _refuse(message: str) -> NoReturn:
 
 def main() -> None:
     """Entry point of the `agent-rl` command."""
+    from agent_rl.records.cli import app as records
     from agent_rl.tasks.cli import app as tasks
     from sandbox.cli import app as sandbox
 
     app.add_typer(sandbox, name="sandbox", help="Run Python programs in isolation: the sandbox service.")
     app.add_typer(tasks, name="tasks", help="Look at problem files before training on them.")
+    app.add_typer(records, name="records", help="Recorded trajectories as chat messages, and back.")
     app()
 
 

@@ -25,6 +25,8 @@ def describe(*, tokenizer: Any, config: str, level: str, model: str, fingerprint
         model: path or name of the policy at the start.
         fingerprints: of the model's weights and of the data.
     """
+    import torch
+
     from agent_rl.rewards.verifier import VERSION
 
     return {
@@ -41,6 +43,7 @@ def describe(*, tokenizer: Any, config: str, level: str, model: str, fingerprint
         },
         "verifier": VERSION,
         "versions": _versions(),
+        "threads": torch.get_num_threads(),
     }
 
 

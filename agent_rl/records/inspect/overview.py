@@ -52,8 +52,8 @@ def histograms(rows: Sequence[Summary], updates: Iterable[Update]) -> list[tuple
 
 
 def budget_used(tokens: Mapping[str, Any]) -> Any:
-    """Weighted divergence of each token over what its prefix's budget had left."""
-    return tokens["position_weight"] * tokens["divergence"] / tokens["budget"].clip(min=1e-12)
+    """Weighted divergence of each token over what its prefix's budget had left; 2 for twice as much and more."""
+    return (tokens["position_weight"] * tokens["divergence"] / tokens["budget"].clip(min=1e-12)).clip(max=2.0)
 
 
 def charts(metrics: Sequence[Row]) -> list[tuple[str, str]]:
@@ -88,9 +88,9 @@ def _histogram(values: Sequence[float], bins: int = 16) -> list[tuple[str, int]]
     finite = [v for v in values if math.isfinite(v)]
     if not finite:
         return []
+    if len(distinct := Counter(finite)) <= bins:
+        return [(f"{value:.4g}", count) for value, count in sorted(distinct.items())]
     low, high = min(finite), max(finite)
-    if high - low < 1e-12:
-        return [(f"{low:.3g}", len(finite))]
     width = (high - low) / bins
     counts = Counter(min(int((v - low) / width), bins - 1) for v in finite)
     return [(f"{low + b * width:.3g}", counts[b]) for b in range(bins)]

@@ -229,7 +229,7 @@ function numbers(view, i, k) {
   line("prefix log ratio", "prefix_log_ratio");
   if (q.window_upper && isFinite(q.window_upper[k])) rows.push(["its window", `${show(q.window_lower[k])} ... ${show(q.window_upper[k])}`]);
   line("divergence", "divergence"); line("position weight", "position_weight"); line("budget left", "budget");
-  if (q.budget) rows.push(["budget used", (100 * budgetUsed(view, k)).toFixed(1) + " %"]);
+  if (q.budget) rows.push(["budget used", q.budget[k] <= 0 ? "nothing was left" : (100 * budgetUsed(view, k)).toFixed(1) + " %"]);
   line("gate", "gate"); line("mismatch weight", "weight"); line("loss", "loss");
   rows.push(["advantage", show(view.advantage)]);
   if (q.reason) { const r = index.reasons[q.reason[k]]; rows.push(["verdict", r ? r.name : q.reason[k]]); }

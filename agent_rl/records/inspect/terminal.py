@@ -63,7 +63,9 @@ def show_list(
         "|log r|",
         "gated",
     )
-    table = Table(*columns, box=None)
+    table = Table(box=None)
+    for name in columns:
+        table.add_column(name, no_wrap=True, min_width=24 if name == "trajectory" else None)
     for r in rows:
         more = extremes.get((r.step, r.key), {}) if r.split == "train" else {}
         stopped = int(more.get("gated", 0) + more.get("clipped", 0))
