@@ -19,6 +19,15 @@ PREFIX = "agent-rl-sandbox-"
 PERIOD_US = 100_000
 
 
+def _sweep(base: Path) -> None:
+    """Remove the empty groups of owners that were killed before they could (rmdir refuses any other)."""
+    for folder in base.glob(f"{PREFIX}slot-*"):
+        owner = folder.name.removeprefix(f"{PREFIX}slot-").split("-")[0]
+        if not Path(f"/proc/{owner}").exists():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
 def _mounts() -> list[tuple[str, str, set[str]]]:
     """(type, mount point, options) of every cgroup mount."""
     found = []
@@ -112,6 +121,7 @@ def _make_v1(name: str, cpus: float | None) -> CgroupFiles | None:
     try:
         for controller, base in hierarchies.items():
             folder = base / f"{PREFIX}{name}"
+            _sweep(base)
             try:
                 if folder not in group.folders:
                     folder.mkdir()
@@ -184,6 +194,7 @@ def _make_v2_in(base: Path, name: str, cpus: float | None) -> CgroupFiles:
     group = CgroupFiles(2, [])
     try:
         _enable(base)
+        _sweep(base)
         folder = base / f"{PREFIX}{name}"
         folder.mkdir()
         group.folders.append(folder)

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from sandbox.backends.base import Probe, SlotError, Tier
 from sandbox.backends.canary import try_out
@@ -23,6 +24,17 @@ from sandbox.backends.interpreter import (
 from sandbox.backends.supervised import SupervisedSlot, unique_name
 
 MACHINE_FACTS = ("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu")
+
+
+PREFIX = "agent-rl-sandbox-"
+
+
+def _sweep() -> None:
+    """Delete the folders of owners that were killed before they could; others' are passed over."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        owner = folder.name.removeprefix(PREFIX).split("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and folder.stat().st_uid == os.getuid():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class LandlockBackend:
@@ -58,7 +70,8 @@ class LandlockBackend:
                 "the process limit (RLIMIT_NPROC) does not bind root: run as an ordinary user, or where a "
                 "control group with `pids` and `memory` can be made"
             )
-        folder = tempfile.mkdtemp(prefix="agent-rl-sandbox-")
+        await asyncio.to_thread(_sweep)
+        folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
         workdir, temporary = f"{folder}/sandbox", f"{folder}/tmp"
         os.mkdir(workdir, 0o700)
         os.mkdir(temporary, 0o700)

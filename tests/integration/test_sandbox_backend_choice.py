@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from sandbox.backends.base import Backend, Slot, SlotError, Tier
@@ -90,3 +93,16 @@ async def test_a_backend_that_cannot_start_gives_its_reason_and_remedy() -> None
 def test_every_tier_adds_to_what_must_hold() -> None:
     for lower, higher in zip(sorted(REQUIRED), sorted(REQUIRED)[1:], strict=False):
         assert set(required(lower)) < set(required(higher))
+
+
+async def test_what_a_killed_owner_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead, living, foreign = (
+        tmp_path / f"agent-rl-sandbox-{name}" for name in ("99999999-a", f"{os.getpid()}-b", "c-d")
+    )
+    for folder in (dead, living, foreign):
+        (folder / "sandbox").mkdir(parents=True)
+    slot = await UnsafeBackend(cgroups=False).start_slot(bare=True)
+    await slot.destroy()
+    assert not dead.exists() and living.exists() and foreign.exists()
+    assert sorted(tmp_path.iterdir()) == sorted([living, foreign])
