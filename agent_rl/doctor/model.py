@@ -64,8 +64,8 @@ def check_control_tokens(subject: Subject) -> list[Finding]:
     return [
         ok(
             "control tokens",
-            f"{len(control)} control tokens; {forged} of them the tokenizer alone would take from a program's output, "
-            "none in the way that questions and outputs are encoded here",
+            f"{len(control)} control tokens, {forged} of which the tokenizer alone would make out of a program's output; "
+            "as questions and outputs are encoded here, none can be forged",
         )
     ]
 
