@@ -64,7 +64,7 @@ def check_control_tokens(subject: Subject) -> list[Finding]:
     return [
         ok(
             "control tokens",
-            f"{len(control)} control tokens, {forged} of which the tokenizer alone would make out of a program's output; "
+            f"{len(control)} control tokens, {forged} of which the tokenizer alone would read out of program output; "
             "as questions and outputs are encoded here, none can be forged",
         )
     ]
