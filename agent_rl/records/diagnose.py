@@ -16,7 +16,7 @@ from agent_rl.records.inspect.overview import budget_used
 from agent_rl.records.reader import folders, summaries, updates
 from agent_rl.records.schema import Summary
 from agent_rl.records.shards import RecordError
-from agent_rl.records.updates import Update, steps_with_updates
+from agent_rl.records.token_updates import Update, steps_with_updates
 
 Row = Mapping[str, float]
 BUDGET_REASON = 5
@@ -163,6 +163,11 @@ def _of_updates(batches: Sequence[Sequence[Update]]) -> Iterator[Finding]:
         yield Finding("the ratio is not 1 on the first mini-batch", f"largest |log pi - log pi_old| = {gap:.3g}",
                       "above 0.0001", "log pi_old must be of the weights before the batch: dropout, packing or number "
                       "format differ between the two passes")  # fmt: skip
+    rest = [t for batch in batches for update in batch for t in update.tokens.values() if "log_ratio" in t]
+    far = max((float(np.abs(t["log_ratio"]).max(initial=0.0)) for t in rest), default=0.0)
+    if far > 2:
+        yield Finding("ratios run away within a batch", f"largest |log ratio| = {far:.3g}", "above 2",
+                      "lower learner.optimizer.lr or updates_per_batch; inspect --sort ratio shows where")  # fmt: skip
     yield from _budget([t for batch in batches for update in batch for t in update.tokens.values() if "budget" in t])
 
 

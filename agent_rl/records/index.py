@@ -1,7 +1,7 @@
-"""The index: one short line a trajectory, so that a list needs no tokens.
+"""The index: what a list needs to know of each trajectory, so that it needs no tokens.
 
-`index.jsonl` follows the shards. It is written after them, so a crash may leave it behind; a shard whose size the
-index does not account for is read itself.
+`index.jsonl` follows the shards, one line (a list of rows) a frame. It is written after them, so a crash may leave it
+behind; a shard whose size the index does not account for is read itself.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else dict(value)
 
 
-def append_lines(folder: Path, rows: list[list[Any]]) -> None:
-    """Add rows; a line that a crash cut short is ended first."""
+Frame = list[list[Any]]
+"""Values of `Summary`, in order, for each record of one frame."""
+
+
+def append_frame(folder: Path, rows: Frame) -> None:
+    """Add the rows of one frame; a line that a crash cut short is ended first."""
     path = folder / INDEX
-    text = b"".join(dumps(row) + b"\n" for row in rows)
+    text = dumps(rows) + b"\n"
     with open(path, "ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -49,16 +53,27 @@ def append_lines(folder: Path, rows: list[list[Any]]) -> None:
 def read_summaries(folder: Path) -> list[Summary]:
     """All trajectories of a folder of shards, by shard and place."""
     sizes = {path.name: path.stat().st_size for path in shards(folder)}
-    by_shard: dict[str, list[list[Any]]] = {name: [] for name in sizes}
-    for row in _lines(folder / INDEX):
-        if row[-4] in by_shard:
-            by_shard[row[-4]].append(row)
+    by_shard: dict[str, list[Frame]] = {name: [] for name in sizes}
+    for frame in _lines(folder / INDEX):
+        name = frame[0][-4]
+        if name in by_shard:
+            by_shard[name].append(frame)
     found: list[Summary] = []
-    for name, rows in by_shard.items():
-        if max((row[-2] for row in rows), default=0) != sizes[name]:
-            rows = _scan(folder / name)
-        found += [Summary(*row) for row in rows]
+    for name, known in by_shard.items():
+        if not _covers(known, sizes[name]):
+            known = _scan(folder / name)
+        found += [Summary(*row) for frame in known for row in frame]
     return found
+
+
+def _covers(known: list[Frame], size: int) -> bool:
+    """Whether the frames lie side by side from the shard's first byte to its last."""
+    at = 0
+    for frame in known:
+        if frame[0][-3] != at:
+            return False
+        at = frame[0][-2]
+    return at == size
 
 
 def keep_only(folder: Path) -> None:
@@ -69,36 +84,35 @@ def keep_only(folder: Path) -> None:
     names = {shard.name for shard in shards(folder)}
     temporary = folder / (INDEX + ".new")
     with open(temporary, "wb") as file:
-        file.writelines(dumps(row) + b"\n" for row in _lines(path) if row[-4] in names)
+        file.writelines(dumps(frame) + b"\n" for frame in _lines(path) if frame[0][-4] in names)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
-def _lines(path: Path) -> list[list[Any]]:
+def _lines(path: Path) -> list[Frame]:
     """Whole lines; one that cannot be read is left out, its shard is then read itself."""
     if not path.exists():
         return []
-    lines = [line for line in path.read_bytes().split(b"\n") if line]
-    try:
-        return orjson.loads(b"[" + b",".join(lines) + b"]")
-    except orjson.JSONDecodeError:
-        return [row for row in map(_line, lines) if row is not None]
+    return [frame for frame in map(_line, path.read_bytes().split(b"\n")) if frame]
 
 
-def _line(line: bytes) -> list[Any] | None:
+def _line(line: bytes) -> Frame | None:
     try:
-        row = orjson.loads(line)
+        frame = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    return row if isinstance(row, list) and len(row) == len(Summary.__slots__) else None
+    whole = isinstance(frame, list) and all(isinstance(r, list) and len(r) == len(Summary.__slots__) for r in frame)
+    return frame if whole else None
 
 
-def _scan(path: Path) -> list[list[Any]]:
-    rows = []
+def _scan(path: Path) -> list[Frame]:
+    found = []
     for start, end, content in frames(path):
+        rows = []
         for number, row in enumerate(parse(content, path)):
             record = Record.model_validate(row)
             fields = {name: getattr(record, name) for name in ("split", "step", "advantage", "filters")}
             rows.append(summary_values(record.trajectory(), fields, Place(path.name, start, end, number)))
-    return rows
+        found.append(rows)
+    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from agent_rl.records.index import read_summaries
 from agent_rl.records.schema import Record, Summary
 from agent_rl.records.shards import RecordError, read_frame, read_records, shards, split_and_step
-from agent_rl.records.updates import Update, path_of, read
+from agent_rl.records.token_updates import Update, path_of, read
 
 
 def summaries(run: str | Path) -> list[Summary]:

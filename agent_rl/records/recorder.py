@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agent_rl.records import updates
-from agent_rl.records.index import append_lines, dumps, keep_only
+from agent_rl.records import token_updates
+from agent_rl.records.index import append_frame, dumps, keep_only
 from agent_rl.records.pieces import PieceBook
 from agent_rl.records.schema import Place, summary_values
 from agent_rl.records.shards import SCHEMA, SUFFIX, compress, frames, read_records, shards, split_and_step
@@ -62,20 +62,20 @@ class TrajectoryRecorder:
         start = self._write(shard + SUFFIX, frame)
         places = [Place(shard + SUFFIX, start, start + len(frame), row) for row in range(len(members))]
         rows = [summary_values(t, more, place) for t, more, place in zip(members, each, places, strict=True)]
-        append_lines(self.folder, rows)
+        append_frame(self.folder, rows)
 
     def append_updates(
-        self, step: int, reports: Sequence[updates.Report], tokens: Mapping[str, updates.Tokens]
+        self, step: int, reports: Sequence[token_updates.Report], tokens: Mapping[str, token_updates.Tokens]
     ) -> None:
         """Keep what the updates of one rollout batch did to each model token; on disk when this returns."""
-        updates.write(self.folder, step, reports, tokens)
+        token_updates.write(self.folder, step, reports, tokens)
 
     def drop_after(self, step: int) -> None:
         """Remove shards of later steps: a resumed run makes them again."""
         for path in shards(self.folder):
             if split_and_step(path)[1] > step:
                 path.unlink()
-        updates.drop_after(self.folder, step)
+        token_updates.drop_after(self.folder, step)
         keep_only(self.folder)
 
     def _write(self, name: str, frame: bytes) -> int:

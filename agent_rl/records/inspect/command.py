@@ -13,7 +13,7 @@ from agent_rl.records.inspect.page import LIMIT, Comparison, write_page
 from agent_rl.records.reader import folders, summaries, trajectories, updates
 from agent_rl.records.schema import Summary
 from agent_rl.records.shards import RecordError
-from agent_rl.records.updates import read_extremes
+from agent_rl.records.token_updates import read_extremes
 
 SORTS = ("recorded", "ratio", "gated", "reward", "advantage", "length", "calls")
 

@@ -10,7 +10,7 @@ from typing import Any
 from agent_rl.records.chart import bar_chart, line_chart
 from agent_rl.records.report import CHARTS
 from agent_rl.records.schema import Summary
-from agent_rl.records.updates import Update
+from agent_rl.records.token_updates import Update
 
 Row = Mapping[str, Any]
 

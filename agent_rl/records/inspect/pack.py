@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from agent_rl.records.schema import Record
-from agent_rl.records.updates import Update
+from agent_rl.records.token_updates import Update
 from agent_rl.types import Origin
 
 CHUNK = 40

@@ -16,7 +16,7 @@ from agent_rl.records.pieces import read_pieces
 from agent_rl.records.reader import folders, trajectories, updates
 from agent_rl.records.report import before_and_after
 from agent_rl.records.schema import Record, Summary
-from agent_rl.records.updates import Update, read_extremes
+from agent_rl.records.token_updates import Update, read_extremes
 
 LIMIT = 5000
 """Trajectories of a page, unless asked for more."""
@@ -145,7 +145,7 @@ class _Recorded:
 
     def sampled_updates(self, most: int = 8) -> list[Update]:
         """Updates of at most so many steps, evenly chosen, for histograms."""
-        from agent_rl.records.updates import steps_with_updates
+        from agent_rl.records.token_updates import steps_with_updates
 
         steps = [s for folder in folders(self.run) for s in steps_with_updates(folder)]
         chosen = steps if len(steps) <= most else [steps[i * (len(steps) - 1) // (most - 1)] for i in range(most)]

@@ -13,7 +13,7 @@ from rich.text import Text
 from agent_rl.records.inspect import overview
 from agent_rl.records.inspect.page import REASONS
 from agent_rl.records.schema import Record, Summary
-from agent_rl.records.updates import Update
+from agent_rl.records.token_updates import Update
 from agent_rl.types import Origin
 
 STYLES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,13 +48,20 @@ class Tally:
     """Largest |log-ratio|."""
     norms: list[float] = field(default_factory=list)
     cosines: list[float] = field(default_factory=list)
+    """NaN where this or the recorded method has no gradient at all."""
+
+    @property
+    def cosine(self) -> float:
+        """Mean over the updates where both have a gradient."""
+        known = [c for c in self.cosines if not math.isnan(c)]
+        return float(np.mean(known)) if known else math.nan
 
     def cells(self, name: str) -> list[str]:
         share = max(self.tokens, 1)
         return [
             name, str(len(self.norms)), str(self.tokens), f"{self.clipped / share:.2%}", f"{self.gated / share:.2%}",
             f"{self.otherwise / share:.2%}", f"{np.exp(self.furthest):.4f}", f"{np.mean(self.norms):.4g}",
-            f"{np.mean(self.cosines):.4f}",
+            f"{self.cosine:.4f}",
         ]  # fmt: skip
 
 
@@ -94,16 +102,23 @@ def compare(
     for note in notes:
         console.print(note, style="yellow")
     rows = [tally.cells(name) for name, tally in tallies.items() if tally.norms]
-    rows += [tally.cells(f"{name}, first updates") for name, tally in first.items() if tally.norms]
-    table = Table(*COLUMNS, box=None, title=f"steps {', '.join(map(str, steps))}, updates after the first of each step")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    _tell(console, rows, steps, first)
     page = html or run / "methods.html"
     chosen = [s for s in summaries(run) if s.split == "train" and s.step in steps]
     run_page(page, run, chosen, comparison=Comparison(COLUMNS, rows, tokens))
     console.print(f"side by side, token by token: {page}")
     return 0
+
+
+def _tell(console: Console, rows: list[list[str]], steps: list[int], first: Mapping[str, Tally]) -> None:
+    table = Table(box=None, title=f"steps {', '.join(map(str, steps))}: updates after the first of each step")
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    cosines = ", ".join(f"{name} {tally.cosine:.4f}" for name, tally in first.items())
+    console.print(f"first updates, where no weight has changed yet, cosine with recorded: {cosines}", highlight=False)
 
 
 def _refuse_unknown(recipe: Recipe) -> None:
@@ -196,7 +211,7 @@ def _count(found: Mapping[str, Gradient], masks: Mapping[str, np.ndarray], talli
 
 
 def cosine(a: Tensor, b: Tensor) -> float:
-    """Of the angle between two gradients, in float64; 0 if one of them is 0."""
+    """Of the angle between two gradients, in float64; NaN if one of them is 0."""
     a, b = a.double(), b.double()
     size = float(a.norm() * b.norm())
-    return float(a @ b) / size if size > 0 else 0.0
+    return float(a @ b) / size if size > 0 else math.nan

@@ -20,7 +20,7 @@ from agent_rl.learner.batch import TrainBatch, batch_from
 from agent_rl.learner.update import Learner, UpdateReport
 from agent_rl.records.replay.stages import Difference, Stage
 from agent_rl.records.schema import Record
-from agent_rl.records.updates import Update
+from agent_rl.records.token_updates import Update
 from agent_rl.tir.episode import stream_seed
 from agent_rl.training.settings import RunConfig
 
