@@ -1,4 +1,8 @@
-"""Families that no trained policy of ours is shown: the trained ones put together in another way."""
+"""Families that no trained policy of ours is shown.
+
+The near ones change numbers, words or one more operand of a trained family, so that a policy of the shipped
+size is right at times; the far ones need a longer program than any shown, or a chain put together anew.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +49,58 @@ def _gcd_of_three(rng: random.Random) -> Item:
     )
 
 
+def _wide_arithmetic(rng: random.Random) -> Item:
+    a, b = pick(rng, 100, 999), pick(rng, 100, 999)
+    sign, other = rng.choice((("+", "-"), ("-", "+")))
+    return Item(
+        question=f"What is {a} {sign} {b}?",
+        gold=str(a + b if sign == "+" else a - b),
+        programs=(show(f"{a} {sign} {b}"),),
+        mistakes=((show(f"{a} {other} {b}"),),),
+    )
+
+
+def _three_factors(rng: random.Random) -> Item:
+    a, b, c = (pick(rng, 2, 40) for _ in range(3))
+    return Item(
+        question=f"Compute {a} * {b} * {c}.",
+        gold=str(a * b * c),
+        programs=(show(f"{a} * {b} * {c}"),),
+        mistakes=((show(f"{a} * {b} + {c}"),),),
+    )
+
+
+def _odd_percent(rng: random.Random) -> Item:
+    percent, whole = rng.choice([p for p in range(2, 150) if p % 5]), 100 * pick(rng, 2, 98)
+    frame = rng.choice(("What is {} percent of {}?", "Find {} percent of {}."))
+    return Item(
+        question=frame.format(percent, whole),
+        gold=str(percent * whole // 100),
+        programs=(show(f"{percent} * {whole} // 100"),),
+        mistakes=((show(f"{whole} // {percent}"),),),
+    )
+
+
+def _other_travel(rng: random.Random) -> Item:
+    who = rng.choice(("A tram", "A ship", "A bike", "A truck"))
+    first, second = pick(rng, 20, 120), pick(rng, 20, 120)
+    early, late = pick(rng, 2, 9), pick(rng, 2, 9)
+    return Item(
+        question=f"{who} goes {first} km an hour for {early} hours, then {second} km an hour for {late} hours."
+        " How far is that?",
+        gold=str(first * early + second * late),
+        programs=(show(f"{first} * {early} + {second} * {late}"),),
+        mistakes=((show(f"{first} * {early}"),),),
+    )
+
+
 UNSEEN_FAMILIES = (
+    Family("other_travel", "a way in two parts, in other words", _other_travel, questions=1_000_000),
+    Family("wide_arithmetic", "two operands of three digits", _wide_arithmetic, questions=1_000_000),
+    Family("odd_percent", "a percentage that is no multiple of five", _odd_percent, questions=2 * 118 * 97),
+    Family("three_factors", "a product of three numbers", _three_factors, questions=39**3),
+    Family("gcd_of_three", "the greatest common divisor of three numbers", _gcd_of_three, questions=100_000),
     Family("long_arithmetic", "an expression of five operands", _long_arithmetic, questions=1_000_000),
     Family("shopping_three", "the price of three kinds of things", _shopping_three, questions=1_000_000),
     Family("lcm_then_linear", "a common multiple, then a * n + b", _lcm_then_linear, 500_000, calls=2),
-    Family("gcd_of_three", "the greatest common divisor of three numbers", _gcd_of_three, questions=100_000),
 )
