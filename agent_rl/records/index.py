@@ -62,7 +62,7 @@ def read_summaries(folder: Path) -> list[Summary]:
     for name, known in by_shard.items():
         if not _covers(known, sizes[name]):
             known = _scan(folder / name)
-        found += [Summary(*row) for frame in known for row in frame]
+        found += [Summary._make(row) for frame in known for row in frame]
     return found
 
 
@@ -102,7 +102,7 @@ def _line(line: bytes) -> Frame | None:
         frame = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    whole = isinstance(frame, list) and all(isinstance(r, list) and len(r) == len(Summary.__slots__) for r in frame)
+    whole = isinstance(frame, list) and all(isinstance(r, list) and len(r) == len(Summary._fields) for r in frame)
     return frame if whole else None
 
 

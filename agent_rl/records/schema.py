@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -70,9 +69,8 @@ class Place(NamedTuple):
     """Line within the frame."""
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """One trajectory in a list: what can be told without its tokens."""
+class Summary(NamedTuple):
+    """One trajectory in a list: what can be told without its tokens. A tuple, since lists of 100,000 are made."""
 
     split: str
     step: int | None

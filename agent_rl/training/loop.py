@@ -101,7 +101,7 @@ class Trainer:
             self._report()
 
     async def _one_step(self) -> None:
-        start = time.monotonic()
+        start, recorded = time.monotonic(), self._recording.seconds
         clocks = Clocks()
         groups = await self._until_interrupted(self._roll_out(clocks))
         rolled_out = time.monotonic()
@@ -123,6 +123,7 @@ class Trainer:
             "time/tools": clocks.tools.seconds,
             "time/verdicts": clocks.verdicts.seconds,
             "time/update": learnt - rolled_out,
+            "time/recording": self._recording.seconds - recorded,
             "time/tokens_per_second": sampled / max(clocks.generation.seconds, 1e-9),
         }
         self._log(row)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from agent_rl.learner.batch import TrainBatch
 from agent_rl.learner.update import UpdateReport
 from agent_rl.records.recorder import TrajectoryRecorder
 from agent_rl.records.settings import RecordSettings
-from agent_rl.records.updates import Tokens
+from agent_rl.records.token_updates import Tokens
 from agent_rl.types import Group, Trajectory
 
 
-@dataclass(frozen=True)
+@dataclass
 class Recording:
     """The recorder of a training run, and what it is asked to keep."""
 
     recorder: TrajectoryRecorder
     settings: RecordSettings
     void_filter: bool
+    seconds: float = field(default=0.0, init=False)
+    """Spent on writing so far."""
 
     def batch(self, step: int, groups: Sequence[Group]) -> None:
         """Keep a judged rollout batch, before it is learnt from: what breaks an update should not take it along."""
@@ -29,7 +33,8 @@ class Recording:
             for group in groups
             for t, advantage in zip(group, group.advantages or [None] * len(group.trajectories), strict=True)
         ]
-        self.recorder.append(f"train-{step:06}", members, details, step=step)
+        with self._timed():
+            self.recorder.append(f"train-{step:06}", members, details, step=step)
 
     def wants_details(self, step: int) -> bool:
         """Whether the learner should say what it did to each token."""
@@ -37,12 +42,19 @@ class Recording:
 
     def updates(self, step: int, batch: TrainBatch, reports: Sequence[UpdateReport]) -> None:
         """Keep what the learner did to each token, if it was asked."""
-        tokens = {row.key: Tokens(row.loss_mask.numpy(), row.advantage) for row in batch.rows}
-        self.recorder.append_updates(step, reports, tokens)
+        with self._timed():
+            tokens = {row.key: Tokens(row.loss_mask.numpy(), row.advantage) for row in batch.rows}
+            self.recorder.append_updates(step, reports, tokens)
 
     def measurement(self, name: str, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Keep a held-out measurement."""
         self.recorder.append(f"{name}-{step:06}", trajectories, step=step)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - start
 
 
 def filters(trajectory: Trajectory, group: Group, *, void_filter: bool) -> list[str]:

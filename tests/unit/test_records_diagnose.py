@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -22,7 +20,7 @@ METRICS = [{"step": 1, "policy/mismatch_mean": 0.0, "policy/entropy": 0.5, "lear
 
 def rows(**changes) -> list[Summary]:
     """Forty rows, of which half are changed."""
-    return [replace(HEALTHY, problem=f"p{n}", source="abc"[n % 3], **(changes if n % 2 else {})) for n in range(40)]
+    return [HEALTHY._replace(problem=f"p{n}", source="abc"[n % 3], **(changes if n % 2 else {})) for n in range(40)]
 
 
 def update(**changes) -> Update:
@@ -61,14 +59,14 @@ def test_shares_out_of_range_are_told(changes, what):
 
 
 def test_no_calls_no_reward_and_dead_groups_are_told():
-    bad = [replace(row, tool_calls=0, reward=0.0, verdict="wrong", filters=["dead_group"]) for row in rows()]
+    bad = [row._replace(tool_calls=0, reward=0.0, verdict="wrong", filters=["dead_group"]) for row in rows()]
     told = whats(METRICS, bad, [])
     assert "hardly any tool calls" in told and "hardly any reward" in told
     assert "all groups are dead: nothing can be learnt" in told
 
 
 def test_reward_from_one_source_only_is_told():
-    bad = [replace(row, verdict="correct" if row.source == "a" else "wrong") for row in rows() + rows()]
+    bad = [row._replace(verdict="correct" if row.source == "a" else "wrong") for row in rows() + rows()]
     assert "reward comes from one source only" in whats(METRICS, bad, [])
 
 

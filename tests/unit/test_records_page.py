@@ -37,7 +37,7 @@ def test_what_is_packed_is_what_was_recorded(tmp_path):
         for update in head["passes"]:
             for name, (start, count) in update["q"].items():
                 kept = words[start : start + count].view(np.float32)
-                assert np.allclose(kept, tokens[row.key][name], rtol=3e-4)
+                assert np.allclose(kept, tokens[row.key][name], rtol=1e-4)
     assert index["columns"]["key"] == [row.key for row in rows]
     assert all(str(i) in index["pieces"] for record in trajectories(run) for i in record.trajectory().ids)
 

@@ -2,7 +2,7 @@
 
 A chunk is the length of its header (uint32), the header (JSON, one object a trajectory), and one area of 4-byte words
 that the header's [start, count] pairs point into: int32 for ids and versions, float32 for the numbers of each model
-token, rounded to 12 bits of mantissa (3.6 digits), which is what a reader of hover texts can use and compresses well.
+token, rounded to 14 bits of mantissa (4 digits), which is what a reader of hover texts can use and compresses well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN = (
     "logp", "logp_old", "entropy", "ratio", "log_ratio", "prefix_log_ratio", "window_lower", "window_upper",
     "divergence", "position_weight", "budget", "gate", "weight", "loss", "reason",
 )  # fmt: skip
-_KEPT_BITS = np.uint32(0xFFFFF800)
+_KEPT_BITS = np.uint32(0xFFFFFE00)
 
 Passes = list[tuple[int, Mapping[str, np.ndarray]]]
 """(number of the update, quantity -> [model tokens]) of one trajectory."""
@@ -49,7 +49,7 @@ class _Words:
 
     def floats(self, values: Any) -> list[int]:
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        return self._put((bits + np.uint32(0x400)) & _KEPT_BITS if bits.size else bits)
+        return self._put((bits + np.uint32(0x100)) & _KEPT_BITS if bits.size else bits)
 
     def _put(self, words: np.ndarray) -> list[int]:
         place = [self._count, int(words.size)]

@@ -158,9 +158,20 @@ function modes() {
   $("modes").replaceChildren(...names.map((name, n) => button(`${n + 1} ${name}`, name === mode, () => setMode(name))));
   const passes = current.raw.passes;
   $("options").replaceChildren(...(passes.length > 1 ? passes.map((p, n) => button(`update ${p.n + 1}`, n === pass, () => { pass = n; open(at); })) : []));
-  const reasons = index.reasons.map((r) => `${r.name}: ${r.text}`).slice(1).join(" | ");
-  $("legend").textContent = (mode === "reason" ? `green kept, red clipped high or token test, blue clipped low or over budget. ${reasons}` : MODES[mode].help) +
-    (current.update ? `; as update ${current.update.n + 1} of the step saw it` : "");
+  const update = current.update ? `; as update ${current.update.n + 1} of the step saw it` : "";
+  $("legend").replaceChildren(...(mode === "reason" ? reasonLegend() : mode === "origin" ? originLegend() : [MODES[mode].help + update]));
+}
+
+function swatch(text, style, colour) {
+  const tag = Object.assign(document.createElement("span"), { className: "tag " + style, textContent: text });
+  if (colour) tag.style.background = colour;
+  return tag;
+}
+const originLegend = () => ORIGINS.map((name, n) => swatch(n === MODEL ? "model (sampled)" : name, name));
+function reasonLegend() {
+  const counts = new Map();
+  for (const [, view] of [["", current], ...current.methods]) for (const r of view.q.reason || []) counts.set(r, (counts.get(r) || 0) + 1);
+  return [...counts.keys()].sort().map((r) => swatch(`${index.reasons[r].name}: ${index.reasons[r].text} (${counts.get(r)})`, "", REASON_COLOURS[r] && shade(...REASON_COLOURS[r])));
 }
 
 const button = (text, on, act) => { const b = document.createElement("button"); b.textContent = text; b.className = on ? "on" : ""; b.onclick = act; return b; };
