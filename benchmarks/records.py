@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--trajectories", type=int)
     parser.add_argument("--tokens", type=int, default=200)
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     if asked.subject == "cost":
         cost(asked.config, asked.steps, asked.overrides)
     elif asked.subject == "list":

@@ -16,8 +16,8 @@ from agent_rl.engines.base import Sampling
 from agent_rl.learner import checkpoint
 from agent_rl.learner.batch import batch_from
 from agent_rl.records import manifest
+from agent_rl.records.inspect.command import run_page
 from agent_rl.records.recorder import TrajectoryRecorder
-from agent_rl.records.report import write_report
 from agent_rl.rollout.run import Clocks
 from agent_rl.tasks.stream import ProblemStream
 from agent_rl.tir.episode import stream_seed
@@ -32,6 +32,9 @@ from agent_rl.training.run_dir import RunDir
 from agent_rl.training.settings import RunConfig
 from agent_rl.training.trackers import Tracker
 from agent_rl.types import Group, Trajectory
+
+REPORTED = 1000
+"""Most trajectories in a run's `report.html`; `agent-rl inspect` makes a page of as many as wanted."""
 
 
 class Interrupted(Exception):
@@ -238,16 +241,10 @@ class Trainer:
         )
 
     def _report(self) -> None:
-        """Write `report.html` of what there is so far."""
-        write_report(
-            self.run.path / "report.html",
-            name=self.run.path.name,
-            subtitle=f"{batch_sentence(self.config)}; {recipe_sentence(self.config)}; {self.parts.sandbox}",
-            metrics=self.run.metrics(),
-            trajectories=self.run.trajectories,
-            piece=self.parts.piece,
-            config=dump(self.config),
-        )
+        """Write `report.html`, the page of `agent-rl inspect`, of what there is so far."""
+        if rows := self._recording.rows():
+            subtitle = f"{batch_sentence(self.config)}; {recipe_sentence(self.config)}; {self.parts.sandbox}"
+            run_page(self.run.path / "report.html", self.run.path, rows, subtitle=subtitle, limit=REPORTED)
 
     def _checkpoint(self) -> None:
         if self._saved_at == self.step:

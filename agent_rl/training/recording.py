@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from agent_rl.learner.batch import TrainBatch
 from agent_rl.learner.update import UpdateReport
+from agent_rl.records.index import read_summaries
 from agent_rl.records.recorder import TrajectoryRecorder
+from agent_rl.records.schema import Summary
 from agent_rl.records.settings import RecordSettings
 from agent_rl.records.token_updates import Tokens
 from agent_rl.types import Group, Trajectory
@@ -49,6 +51,10 @@ class Recording:
     def measurement(self, name: str, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Keep a held-out measurement."""
         self.recorder.append(f"{name}-{step:06}", trajectories, step=step)
+
+    def rows(self) -> list[Summary]:
+        """What is recorded so far, without tokens."""
+        return read_summaries(self.recorder.folder)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What the first screen shows: how trajectories ended, how values are spread, how the run went."""
+"""What the first screen shows: how trajectories ended, and how values are spread."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agent_rl.records.chart import bar_chart, line_chart
-from agent_rl.records.report import CHARTS
+from agent_rl.records.chart import bar_chart
 from agent_rl.records.schema import Summary
 from agent_rl.records.token_updates import Update
-
-Row = Mapping[str, Any]
 
 
 def taxonomy(rows: Sequence[Summary]) -> list[tuple[str, list[tuple[str, int]]]]:
@@ -56,25 +53,6 @@ def budget_used(tokens: Mapping[str, Any]) -> Any:
     return (tokens["position_weight"] * tokens["divergence"] / tokens["budget"].clip(min=1e-12)).clip(max=2.0)
 
 
-def charts(metrics: Sequence[Row]) -> list[tuple[str, str]]:
-    """(title, SVG) of the run's curves."""
-    names = sorted({key.rsplit("/", 1)[0] for row in metrics for key in row if "/accuracy_" in key})
-    held_out = [
-        (
-            f"Held-out accuracy: {name}",
-            (("sampled", f"{name}/accuracy_sampled"), ("greedy", f"{name}/accuracy_greedy")),
-            (0.0, 1.0),
-        )
-        for name in names
-    ]
-    found = []
-    for title, lines, (lower, upper) in [*held_out, *CHARTS]:
-        series = {label: [(r["step"], r[key]) for r in metrics if _is_number(r.get(key))] for label, key in lines}
-        if any(series.values()):
-            found.append((title, line_chart(series, lower=lower, upper=upper)))
-    return found
-
-
 def bars(groups: Iterable[tuple[str, list[tuple[str, int]]]]) -> list[tuple[str, str]]:
     """(title, SVG) of each group of counts."""
     return [(title, bar_chart(counts)) for title, counts in groups if counts]
@@ -94,7 +72,3 @@ def _histogram(values: Sequence[float], bins: int = 16) -> list[tuple[str, int]]
     width = (high - low) / bins
     counts = Counter(min(int((v - low) / width), bins - 1) for v in finite)
     return [(f"{low + b * width:.3g}", counts[b]) for b in range(bins)]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from agent_rl.records.inspect import overview, pack
+from agent_rl.records.inspect import curves, overview, pack
 from agent_rl.records.manifest import read as read_manifest
 from agent_rl.records.pieces import read_pieces
 from agent_rl.records.reader import folders, trajectories, updates
-from agent_rl.records.report import before_and_after
 from agent_rl.records.schema import Record, Summary
 from agent_rl.records.token_updates import Update, read_extremes
 
@@ -71,11 +70,11 @@ def write_page(
         name=name,
         subtitle=subtitle,
         notes=notes,
-        table=before_and_after(metrics),
+        table=curves.before_and_after(metrics),
         methods=comparison,
         taxonomy=shown(overview.bars(overview.taxonomy(rows))),
         histograms=shown(overview.bars(overview.histograms(rows, recorded.sampled_updates()))),
-        charts=shown(overview.charts(metrics)),
+        charts=shown(curves.charts(metrics)),
         config=config,
         manifest="" if manifest is None else json.dumps(manifest, indent=1),
         css=Markup((here / "page.css").read_text(encoding="utf-8")),
