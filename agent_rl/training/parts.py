@@ -74,6 +74,7 @@ async def build(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[
             temperature=config.temperature,
             horizon=config.tir.max_total_tokens,
             total_updates=config.steps * config.learner.updates_per_batch * config.learner.epochs,
+            reference=_reference(config),
         )
         yield Parts(
             tokenizer=tokenizer,
@@ -85,6 +86,13 @@ async def build(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[
             sandbox=served.sandbox,
             fingerprints=fingerprints,
         )
+
+
+def _reference(config: RunConfig) -> Any | None:
+    """The frozen model of the KL penalty, where the settings name one other than the initial policy."""
+    if config.learner.reference_model is None or resolve(config.method).reference_kl.beta == 0:
+        return None
+    return load_model(config.learner.reference_model, dtype="float32", device=config.engine.device)[0]
 
 
 def _data(config: RunConfig, tokenizer: Any, form: PromptFormat) -> RunData:

@@ -105,6 +105,11 @@ def make_plan(config: RunConfig, shape: ModelShape, problems: int, sandbox: str)
         f"{_size(memory.optimizer)}, gradients {_size(memory.gradients)}, activations {_size(memory.activations)}, "
         f"cache {_size(memory.kv_cache)}) of {_size(available)}",
     ]
+    if resolve(config.method).needs_topk():
+        plan.refusals.append(
+            f"method {config.method.preset} with a top-k divergence needs top-k log-probs, which no engine here "
+            "records; set its divergence to binary_tv or binary_kl"
+        )
     if memory.total > available:
         plan.refusals.append(
             f"about {_size(memory.total)} are needed and this machine has {_size(available)}; turn down "

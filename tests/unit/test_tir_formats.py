@@ -86,7 +86,7 @@ def test_a_template_that_loses_a_message_is_refused_by_name():
 
 
 def test_no_template_names_the_plain_format():
-    with pytest.raises(TemplateError, match="tir.format = plain"):
+    with pytest.raises(TemplateError, match=r"tir\.format = plain"):
         prompt_format(chatml_tokenizer(None), TirSettings())
 
 
