@@ -1,8 +1,8 @@
 """What recording costs, and whether its page and lists stay quick. Ratios within one run.
 
-python benchmarks/records.py cost [--config configs/quickstart.yaml] [--steps 3] [key=value ...]
-python benchmarks/records.py list [--trajectories 100000]
-python benchmarks/records.py page [--trajectories 5000] [--tokens 200]
+python -m benchmarks.records cost [--config configs/quickstart.yaml] [--steps 3] [key=value ...]
+python -m benchmarks.records list [--trajectories 100000]
+python -m benchmarks.records page [--trajectories 5000] [--tokens 200]
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def cost(config: str, steps: int, overrides: list[str]) -> None:
 
 def _explaining(run: Path, config: Any, step: float) -> None:
     """The same updates with and without per-token details."""
-    from agent_rl.records.replay.command import _batches
+    from agent_rl.records.replay.command import batches_of
     from agent_rl.records.replay.learning import batch_seed, learner_at
 
-    batch = next((b for b in _batches(run, 1) if b.updates), None)
+    batch = next((b for b in batches_of(run, 1) if b.updates), None)
     if batch is None:
         print("no update to explain: all groups of step 1 are dead")
         return

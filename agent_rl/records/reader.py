@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent_rl.records.index import read_summaries
 from agent_rl.records.schema import Record, Summary
-from agent_rl.records.shards import RecordError, read_frame, read_records, shards, split_and_step
+from agent_rl.records.shards import SUFFIX, RecordError, read_frame, read_records, shards, split_and_step
 from agent_rl.records.token_updates import Update, path_of, read
 
 
@@ -17,7 +17,14 @@ def summaries(run: str | Path) -> list[Summary]:
     Raises:
         RecordError: there is no recording.
     """
-    return [row for folder in folders(run) for row in read_summaries(folder)]
+    root, found = _root(Path(run)), []
+    for folder in folders(run):
+        rows = read_summaries(folder)
+        if folder != root:
+            below = folder.relative_to(root).as_posix()
+            rows = [row._replace(shard=f"{below}/{row.shard}") for row in rows]
+        found += rows
+    return found
 
 
 def trajectories(
@@ -38,7 +45,7 @@ def trajectories(
         RecordError: there is no recording, or it has another schema.
     """
     if only is not None:
-        yield from _chosen(folders(run), only)
+        yield from _chosen(_root(Path(run)), only)
         return
     for folder in folders(run):
         for path in shards(folder):
@@ -59,21 +66,24 @@ def folders(run: str | Path) -> list[Path]:
     Raises:
         RecordError: none does.
     """
-    run = Path(run)
-    base = run / "trajectories" if (run / "trajectories").is_dir() else run
-    found = sorted({path.parent for path in base.rglob("*.jsonl.zst")}) if base.is_dir() else []
+    root = _root(Path(run))
+    found = sorted({path.parent for path in root.rglob("*" + SUFFIX)}) if root.is_dir() else []
     if not found:
         raise RecordError(f"{run} holds no recorded trajectories (files *.jsonl.zst); name the folder of a run")
     return found
 
 
-def _chosen(where: list[Path], only: Iterable[Summary]) -> Iterator[Record]:
+def _root(run: Path) -> Path:
+    return run / "trajectories" if (run / "trajectories").is_dir() else run
+
+
+def _chosen(root: Path, only: Iterable[Summary]) -> Iterator[Record]:
     frame: tuple[str, int] | None = None
     rows: list[dict] = []
     for summary in only:
         if frame != (summary.shard, summary.start):
-            path = next((f / summary.shard for f in where if (f / summary.shard).exists()), None)
-            if path is None:
-                raise RecordError(f"the shard {summary.shard} is gone")
+            path = root / summary.shard
+            if not path.exists():
+                raise RecordError(f"the shard {path} is gone")
             rows, frame = read_frame(path, summary.start, summary.end), (summary.shard, summary.start)
         yield Record.model_validate(rows[summary.row])

@@ -49,12 +49,12 @@ class TrajectoryRecorder:
 
         Args:
             details: one mapping a trajectory (advantage, filters), put into its record.
-            fields: put into each record, such as `step` and `split`.
+            fields: put into each record, such as `step`. `split` is `set`, or the shard's name without its number.
         """
         members = list(trajectories)
         if not members:
             return
-        fields = {"split": split_and_step(Path(shard + SUFFIX))[0], **fields}
+        fields = {"split": fields.get("set") or split_and_step(Path(shard + SUFFIX))[0], **fields}
         each = [{**fields, **more} for more in details or [{}] * len(members)]
         if self._pieces is not None and self.level != "text":
             self._pieces.add(i for t in members for s in t.segments for i in s.ids)

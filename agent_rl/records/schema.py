@@ -61,7 +61,7 @@ class Place(NamedTuple):
     """Where a record lies."""
 
     shard: str
-    """File name."""
+    """File, below the folder of trajectories."""
     start: int
     """First byte of its frame."""
     end: int

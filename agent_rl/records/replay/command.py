@@ -67,7 +67,7 @@ def replay(run: Path, asked: Asked) -> int:
         opened, config = RunDir.open(run)
         _set_threads(config, opened)
         methods = {name: resolve(MethodSettings(preset=name)) for name in asked.methods}
-        batches = _batches(run, asked.step)
+        batches = batches_of(run, asked.step)
         if asked.train:
             from agent_rl.records.replay.train import train_on_recordings
 
@@ -140,7 +140,8 @@ def _from_weights(batch: learning.Batch, run: Path, config: RunConfig) -> list[S
     return [weights, *learning.replay_updates(batch, learner, config)]
 
 
-def _batches(run: Path, step: int | None) -> list[learning.Batch]:
+def batches_of(run: Path, step: int | None = None) -> list[learning.Batch]:
+    """The recorded rollout batches of a run, or one of them; RecordError if there is none."""
     by_step: dict[int, list[Record]] = {}
     for record in trajectories(run, split="train", step=step):
         by_step.setdefault(record.step or 0, []).append(record)

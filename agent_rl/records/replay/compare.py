@@ -147,7 +147,7 @@ def _compare_step(
     for part in plans[: len(plans) // learner.settings.epochs]:
         old |= learner.old_logprobs(part)
     for number, part in enumerate(plans):
-        found = gradients(learner, part, old, methods, advantages)
+        found = gradients(learner, part, old, methods, advantages, config.tir.max_total_tokens)
         _count(found, masks, tallies if number else first)
         for name in list(methods)[1:]:
             for key, values in found[name].details.items():
@@ -169,8 +169,15 @@ def gradients(
     old: RowValues,
     methods: Mapping[str, Recipe],
     advantages: Mapping[str, Mapping[str, float]],
+    horizon: float,
 ) -> dict[str, Gradient]:
-    """Each method's gradient on one mini-batch, from one forward pass a micro-batch. Weights are not changed."""
+    """Each method's gradient on one mini-batch, from one forward pass a micro-batch. Weights are not changed.
+
+    Args:
+        old: log pi_old by row.
+        advantages: method -> trajectory -> advantage.
+        horizon: tokens, for the aggregation `seq_mean_token_sum_norm`, when a recipe names none.
+    """
     parameters = [p for p in learner.policy.parameters() if p.requires_grad]
     sums = {name: [torch.zeros_like(p) for p in parameters] for name in methods}
     details: dict[str, dict[str, RowValues]] = {name: {} for name in methods}
@@ -182,8 +189,8 @@ def gradients(
         for name, recipe in methods.items():
             own = tuple(replace(row, advantage=advantages[name].get(row.key, 0.0)) for row in rows)
             layout, objective = learner.policy.lay_out(own), Objective(recipe)
-            horizon = float(recipe.aggregation.horizon or learner._horizon)
-            counts = Counts(float(part.model_tokens), float(part.sequences), horizon)
+            length = float(recipe.aggregation.horizon or horizon)
+            counts = Counts(float(part.model_tokens), float(part.sequences), length)
             loss, _ = objective.loss(layout, logp, entropy, old, None, counts, places)
             found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
             for total, gradient in zip(sums[name], found, strict=True):

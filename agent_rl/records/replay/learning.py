@@ -60,6 +60,7 @@ def learner_at(config: RunConfig, run: Path, step: int, recipe: Recipe | None = 
             f"step {step} cannot be recomputed from weights: the checkpoint of step {step - 1} was not kept "
             "(learner.checkpoint.every: 1 and a large keep_last keep all)"
         )
+    torch.manual_seed(config.seed)  # adapters begin at random
     model, _ = load_model(config.model.path, dtype="float32", device=config.engine.device)
     base = model_fingerprint(model)
     learner = Learner(
@@ -92,6 +93,9 @@ def replay_quantities(batch: Batch, recipe: Recipe) -> Stage:
     stage = Stage("token quantities")
     if recipe.function is not None:
         stage.notes.append(f"{recipe.name} is a function of its own; it explains no tokens")
+        return stage
+    if recipe.reference_kl.beta > 0:
+        stage.notes.append("the KL penalty needs the reference model; its tokens are checked from weights alone")
         return stage
     for update in batch.updates:
         for key, tokens in update.tokens.items():
