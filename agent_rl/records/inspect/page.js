@@ -256,8 +256,8 @@ function tip(span, x, y) {
   $("tip").replaceChildren(table);
   $("tip").hidden = false;
   const box = $("tip").getBoundingClientRect();
-  $("tip").style.left = Math.min(x + 14, innerWidth - box.width - 8) + "px";
-  $("tip").style.top = (y + 18 + box.height > innerHeight ? y - box.height - 10 : y + 18) + "px";
+  $("tip").style.left = (x + 40 + box.width > innerWidth ? Math.max(x - box.width - 20, 4) : x + 32) + "px";
+  $("tip").style.top = Math.max(8, Math.min(y + 18, innerHeight - box.height - 8)) + "px";
 }
 
 function walk() {
