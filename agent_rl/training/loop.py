@@ -64,9 +64,8 @@ class Trainer:
         self._score: float | None = None
         self._seconds: list[float] = []
         self._stopping = False
+        self._learning = False
         self._cancellable: asyncio.Task[Any] | None = None
-        self.started = time.monotonic()
-        self.tokens = 0
 
     async def resume(self, path: Path) -> None:
         """Go on where the checkpoint at `path` was taken; what came after it is dropped and made again."""
@@ -99,7 +98,7 @@ class Trainer:
             while self.step < self.config.steps:
                 await self._one_step()
         finally:
-            if self.step > 0:
+            if self.step > 0 and not self._learning:  # an update that failed half-way is no place to go on from
                 self._checkpoint()
             self._report()
 
@@ -111,14 +110,15 @@ class Trainer:
         assign_advantages(groups, self._recipe.advantage, void_filter=self.config.void_filter)
         self._recording.batch(self.step + 1, groups)
         row = rollout_metrics(groups)
+        self._learning = True
         row |= await self._learn(groups)
         learnt = time.monotonic()
         self.step += 1
+        self._learning = False
         await self._hand_over_weights()
         self._position = self._stream.state()
         seconds = time.monotonic() - start
         sampled = sum(t.sampled_tokens for group in groups for t in group)
-        self.tokens += sampled
         row |= {
             "time/step": seconds,
             "time/rollout": rolled_out - start,
