@@ -27,6 +27,10 @@ class Recording:
     seconds: float = field(default=0.0, init=False)
     """Spent on writing so far."""
 
+    def __post_init__(self) -> None:
+        if self.settings.level == "full":
+            import pyarrow.parquet  # noqa: F401 - loaded here, so that the first step does not wait for it
+
     def batch(self, step: int, groups: Sequence[Group]) -> None:
         """Keep a judged rollout batch, before it is learnt from: what breaks an update should not take it along."""
         members = [t for group in groups for t in group]

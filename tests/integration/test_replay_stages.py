@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import zstandard
 
 from agent_rl.records import updates
 from agent_rl.records.index import INDEX
+from agent_rl.records.replay.command import Asked, batches_of, replay_run
 from agent_rl.records.replay.stages import Kind
 from agent_rl.records.replay.tools import classify
-from agent_rl.types import ToolOutcome, ToolStatus
+from agent_rl.rewards.verifier import Verifier
+from agent_rl.training.run_dir import RunDir
+from agent_rl.types import ToolOutcome, ToolStatus, VerdictKind
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -38,10 +44,12 @@ def run(tmp_path_factory) -> Path:
     return folder / "small"
 
 
-def stages(run: Path, *arguments: str) -> dict:
-    done = agent_rl("replay", str(run), "--json", *arguments)
-    assert done.returncode in (0, 1), done.stderr
-    return json.loads(done.stdout)
+def stages(run: Path, **asked) -> dict:
+    """In this process, so that libraries are loaded once."""
+    _, config = RunDir.open(run)
+    torch.set_num_threads(1)
+    batches = batches_of(run, asked.get("step"))
+    return asyncio.run(replay_run(run, config, batches, Asked(**asked))).as_json()
 
 
 def tampered(run: Path, folder: Path, change) -> Path:
@@ -59,7 +67,9 @@ def tampered(run: Path, folder: Path, change) -> Path:
 
 
 def test_every_stage_is_equal_bit_for_bit(run):
-    found = stages(run)
+    done = agent_rl("replay", str(run), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     assert found["first_difference"] is None
     assert {s["name"]: s["status"] for s in found["stages"]} == {s["name"]: "equal" for s in found["stages"]}
     assert any(update.tokens for step in (1, 2) for update in updates(run, step))
@@ -73,7 +83,7 @@ def test_a_changed_tool_output_is_named(run, tmp_path):
                 return True
         return False
 
-    found = stages(tampered(run, tmp_path, change), "--no-weights")
+    found = stages(tampered(run, tmp_path, change), weights=False)
     assert found["first_difference"] == "tools"
     assert "[deterministic]" in found["stages"][0]["differences"][0]
 
@@ -85,21 +95,24 @@ def test_a_changed_log_prob_is_named(run, tmp_path):
         row["segments"][1]["logprobs"][0] -= 0.25
         return True
 
-    found = stages(tampered(run, tmp_path, change), "--no-tools", "--no-weights")
+    found = stages(tampered(run, tmp_path, change), tools=False, weights=False)
     assert found["first_difference"] == "sampler log-probs"
     (stage,) = [s for s in found["stages"] if s["name"] == "sampler log-probs"]
     assert "model token 1 (1 of" in stage["differences"][0]
 
 
-def test_a_verifier_that_judges_otherwise_is_named(run, tmp_path):
-    def change(row):
-        if row["verdict"]["kind"] != "correct":
-            return False
-        row["problem"]["gold"] = "0.5"
-        return True
+def test_a_verifier_that_judges_otherwise_is_named(run, monkeypatch):
+    class Stricter(Verifier):
+        async def verify(self, answer, gold, *, kind="math"):
+            verdict = await super().verify(answer, gold, kind=kind)
+            return replace(verdict, kind=VerdictKind.WRONG, verifier="math/2")
 
-    found = stages(tampered(run, tmp_path, change), "--no-tools", "--no-weights")
+    monkeypatch.setattr("agent_rl.records.replay.command.Verifier", Stricter)
+    found = stages(run, tools=False, weights=False)
     assert found["first_difference"] == "verdicts"
+    (stage,) = [s for s in found["stages"] if s["name"] == "verdicts"]
+    assert "recorded 'correct', replayed 'wrong'" in stage["differences"][0]
+    assert stage["notes"] == ["recorded with verifier math/1, replayed with math/2"]
 
 
 def test_changed_ids_an_answer_a_reward_and_an_advantage_are_named(run, tmp_path):
@@ -123,7 +136,7 @@ def test_changed_ids_an_answer_a_reward_and_an_advantage_are_named(run, tmp_path
 
     wanted = {"tokens": ids, "answers": answer, "rewards": reward, "advantages": advantage}
     for name, change in wanted.items():
-        found = stages(tampered(run, tmp_path / name, change), "--no-tools", "--no-weights")
+        found = stages(tampered(run, tmp_path / name, change), tools=False, weights=False)
         assert found["first_difference"] == name
 
 
@@ -134,7 +147,7 @@ def test_other_weights_are_named(run, tmp_path):
     said = json.loads(manifest.read_text())
     said["hashes"]["base model"] = "another"
     manifest.write_text(json.dumps(said))
-    found = stages(copy, "--no-tools", "--step", "1")
+    found = stages(copy, tools=False, step=1)
     assert found["first_difference"] == "weights"
 
 
@@ -142,7 +155,7 @@ def test_a_checkpoint_that_was_not_kept_is_told_and_the_rest_is_checked(run, tmp
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     shutil.rmtree(copy / "checkpoints" / "step-00000001")
-    found = stages(copy, "--no-tools", "--step", "2")
+    found = stages(copy, tools=False, step=2)
     by_name = {s["name"]: s for s in found["stages"]}
     assert by_name["loss"]["status"] == "not checked" and by_name["token quantities"]["status"] == "equal"
     assert "the checkpoint of step 1 was not kept" in by_name["weights"]["notes"][0]
