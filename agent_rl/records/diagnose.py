@@ -171,7 +171,7 @@ def _of_updates(batches: Sequence[Sequence[Update]]) -> Iterator[Finding]:
     far = sum(int((size > FAR).sum()) for size in sizes)
     if far > 0.05 * count:
         yield Finding("ratios run away within a batch", f"{far / count:.1%} of tokens have |log ratio| above {FAR:g}",
-                      "above 5%", "lower learner.optimizer.lr or updates_per_batch; see inspect --sort ratio")  # fmt: skip
+                      "above 5%", "lower learner.optimizer.lr or updates_per_batch")  # fmt: skip
     yield from _budget([t for batch in batches for update in batch for t in update.tokens.values() if "budget" in t])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from agent_rl.records.index import INDEX
 from agent_rl.records.recorder import SUFFIX, TrajectoryRecorder, read_records, shards
 from agent_rl.records.shards import RecordError
 from agent_rl.records.token_updates import path_of, read_extremes, steps_with_updates
+from agent_rl.training.recording import filters
+from agent_rl.types import Group
 from tests.recordings import made_trajectory, make_run
 
 
@@ -62,8 +65,6 @@ def test_a_list_does_not_depend_on_the_index(tmp_path, damage):
 
 
 def test_appending_after_a_crash_loses_no_later_record(tmp_path):
-    import random
-
     folder, rng = tmp_path / "trajectories", random.Random(1)
     TrajectoryRecorder(folder).append("train-000001", [made_trajectory("a", 0, 20, rng)], step=1)
     path = folder / ("train-000001" + SUFFIX)
@@ -131,3 +132,32 @@ def test_every_line_is_valid_json_on_its_own(tmp_path):
     run = make_run(tmp_path, steps=1)
     for line in (run / "trajectories" / INDEX).read_text().splitlines():
         json.loads(line)
+
+
+def test_sets_of_one_measurement_are_read_each_from_its_own_folder(tmp_path):
+    rng = random.Random(2)
+    for name in ("gsm", "unseen"):
+        recorder = TrajectoryRecorder(tmp_path / "trajectories" / name)
+        for n in range(2):  # one frame each, as a measurement that may be killed at any moment
+            recorder.append("eval-000000", [made_trajectory(f"{name}{n}", 0, 20, rng)], set=name)
+    listed = summaries(tmp_path)
+    assert [(row.split, row.problem) for row in listed] == [
+        ("gsm", "gsm0"), ("gsm", "gsm1"), ("unseen", "unseen0"), ("unseen", "unseen1"),
+    ]  # fmt: skip
+    assert [r.problem.id for r in trajectories(tmp_path, only=listed[::-1])] == [r.problem for r in listed[::-1]]
+
+
+def test_why_a_trajectory_is_not_in_the_loss_is_told_in_full():
+    rng = random.Random(3)
+    members = [made_trajectory("p", n, 20, rng) for n in range(30)]
+    void = next(t for t in members if t.void)
+    fine = next(t for t in members if not t.void)
+    group = Group(fine.problem, members)
+    assert filters(fine, group, void_filter=True) == []
+    assert filters(void, group, void_filter=True) == ["void"]
+    assert filters(void, group, void_filter=False) == []
+    group.dead = True
+    assert filters(void, group, void_filter=True) == ["void", "dead_group"]
+    fine.reward = None
+    fine.segments = fine.segments[:1]
+    assert filters(fine, group, void_filter=True) == ["failed", "nothing_sampled", "dead_group"]
