@@ -70,7 +70,7 @@ async def serve(
         ConfigError, SandboxUnavailableError: no sandbox of the strength asked for.
     """
     async with AsyncExitStack() as stack:
-        client, isolation = await _sandbox(stack, sandbox)
+        client, isolation = await open_sandbox(stack, sandbox)
         say(f"sandbox: {isolation}")
         verifier = await stack.enter_async_context(Verifier(rewards.verifier))
         running = _engine(model, tokenizer, form, engine.model_copy(update={"deterministic": deterministic}))
@@ -100,7 +100,7 @@ def _engine(model: Any, tokenizer: Any, form: PromptFormat, settings: EngineSett
     return TransformersEngine(model, tokenizer, settings=settings, scanner=FenceScanner, eos_ids=form.eos_ids)
 
 
-async def _sandbox(stack: AsyncExitStack, settings: SandboxSettings) -> tuple[SandboxClient, str]:
+async def open_sandbox(stack: AsyncExitStack, settings: SandboxSettings) -> tuple[SandboxClient, str]:
     """A client, and the isolation in words."""
     if settings.url is None:
         service = ServiceSettings(

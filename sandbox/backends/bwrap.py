@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 
 from sandbox.backends.base import Probe, SlotError, Tier
@@ -28,6 +29,7 @@ from sandbox.backends.interpreter import (
     SYSTEM,
     TOP,
     interpreter_folders,
+    placed,
     supervisor_command,
 )
 from sandbox.backends.supervised import SupervisedSlot, unique_name
@@ -54,7 +56,7 @@ def bwrap_command(program: str, passwd: int, group: int) -> list[str]:
         elif os.path.isdir(path):
             command += ["--ro-bind", path, path]
     for path in interpreter_folders():
-        command += ["--ro-bind", path, path]
+        command += ["--ro-bind", path, placed(path)]
     command += ["--ro-bind", str(INSIDE), MOUNT]
     command += ["--ro-bind-data", str(passwd), "/etc/passwd", "--ro-bind-data", str(group), "/etc/group"]
     command += [
@@ -113,6 +115,7 @@ class BwrapBackend:
             readable=["/"],
             namespaces=True,
             group=group,
+            python=placed(sys.executable),
         )
         passwd, groups = _memory_file(PASSWD), _memory_file(GROUP)
         opened = [passwd, groups, *(group.all_descriptors() if group else [])]
@@ -122,7 +125,11 @@ class BwrapBackend:
                 await group.remove()
 
         try:
-            command = [*bwrap_command(program, passwd, groups), *supervisor_command(MOUNT), config]
+            command = [
+                *bwrap_command(program, passwd, groups),
+                *supervisor_command(MOUNT, placed(sys.executable)),
+                config,
+            ]
             return await SupervisedSlot.start(command, self.name, tier, release, opened)
         finally:
             os.close(passwd)

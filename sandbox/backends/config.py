@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 
 from sandbox.backends.cgroup import CgroupFiles
@@ -21,19 +22,21 @@ def slot_config(
     readable: Sequence[str],
     namespaces: bool,
     group: CgroupFiles | None,
+    python: str = sys.executable,
     landlock: bool = True,
     seccomp: bool = True,
 ) -> str:
     """The supervisor's configuration as JSON.
 
     `writable` directories are emptied between runs (as tmpfs mounted anew if `namespaces`). `landlock` is used
-    where the kernel has it. No secret belongs in here: programs can read it.
+    where the kernel has it; `python` is the interpreter's path as the boundary shows it. No secret belongs in
+    here: programs can read it.
     """
     return json.dumps(
         {
             "packages": list(dict.fromkeys(packages)),
-            "python": zygote_command(),
-            "environment": environment(workdir, temporary),
+            "python": zygote_command(python),
+            "environment": environment(workdir, temporary, python),
             "workdir": workdir,
             "writable": list(writable),
             "readable": list(readable),

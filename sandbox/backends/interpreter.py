@@ -16,6 +16,9 @@ SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/
 TOP = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
 """Links into /usr on most systems, directories of their own on others."""
 
+REMADE = ("/tmp/", "/var/tmp/", "/dev/", "/sandbox/")
+"""Folders that a boundary with mounts of its own makes anew, over whatever the host has there."""
+
 
 def interpreter_folders() -> list[str]:
     """Prefixes of the running interpreter and of its virtual environment, parents only."""
@@ -25,12 +28,26 @@ def interpreter_folders() -> list[str]:
     return sorted(f for f in folders if not any(f != g and f.startswith(g + "/") for g in folders))
 
 
-def environment(workdir: str, temporary: str) -> dict[str, str]:
-    """The whole environment of a program: an allow-list written here, nothing inherited."""
+def placed(path: str) -> str:
+    """Where a path of the interpreter stands in a boundary whose /tmp, /dev and /sandbox are its own.
+
+    The same place, unless one of those would hide it (a virtual environment under /tmp): then under /opt.
+    """
+    for number, folder in enumerate(interpreter_folders()):
+        if (path + "/").startswith(folder + "/") and (folder + "/").startswith(REMADE):
+            return f"/opt/python{number}{path[len(folder) :]}"
+    return path
+
+
+def environment(workdir: str, temporary: str, python: str = sys.executable) -> dict[str, str]:
+    """The whole environment of a program: an allow-list written here, nothing inherited.
+
+    `python` is the interpreter's path as the program sees it.
+    """
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
                "VECLIB_MAXIMUM_THREADS", "ARROW_NUM_THREADS", "OMP_THREAD_LIMIT")  # fmt: skip
     return {
-        "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin",
         "HOME": workdir,
         "TMPDIR": temporary,
         "USER": "nobody",
@@ -51,11 +68,11 @@ def environment(workdir: str, temporary: str) -> dict[str, str]:
     }
 
 
-def zygote_command() -> list[str]:
+def zygote_command(python: str = sys.executable) -> list[str]:
     """How the warm interpreter is started: this environment's Python, without the script's folder on its path."""
-    return [sys.executable, "-s", "-P", "-B"]
+    return [python, "-s", "-P", "-B"]
 
 
-def supervisor_command(folder: str) -> list[str]:
+def supervisor_command(folder: str, python: str = sys.executable) -> list[str]:
     """How the supervisor is started: the same Python, isolated and without site packages."""
-    return [sys.executable, "-I", "-S", "-B", f"{folder}/supervisor.py"]
+    return [python, "-I", "-S", "-B", f"{folder}/supervisor.py"]
