@@ -59,8 +59,12 @@ async def choose_backend(
             break
     if best is None or best[0] < min_tier:
         reached = f"the best is {best[1].name} at {best[0].name}" if best else "none works"
-        reasons = "\n".join(f"- {probe.backend}: {probe.reason or f'reaches {probe.tier!s}'}" for probe in probes)
+        reasons = "\n".join(f"- {probe.backend}: {probe.reason or _reached(probe)}" for probe in probes)
         raise SandboxUnavailable(
             f"no sandbox of tier {min_tier.name} or better can be had here ({reached}):\n{reasons}", probes
         )
     return best[1], probes
+
+
+def _reached(probe: Probe) -> str:
+    return f"reaches {probe.tier.name}" if probe.tier is not None else "does not work here"

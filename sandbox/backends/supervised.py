@@ -71,9 +71,8 @@ class SupervisedSlot:
             slot.ready = header["ready"]
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError, KeyError) as error:
             await slot.destroy()
-            raise SlotError(
-                f"{backend}: the slot did not start: {slot.complaints() or type(error).__name__}"
-            ) from error
+            said = slot.complaints().strip().splitlines() or [type(error).__name__]
+            raise SlotError(f"{backend}: the slot did not start: {said[-1]}") from error
         except BaseException:
             await slot.destroy()
             raise

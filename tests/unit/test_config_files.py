@@ -77,9 +77,11 @@ def test_a_missing_file_and_broken_yaml_are_refused_by_path(tmp_path):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)
 def test_shipped_configurations_are_valid_and_their_dump_reads_back_equal(path, tmp_path):
+    from agent_rl.evaluation.command import EvalConfig
     from agent_rl.sft.settings import SftSettings
 
-    model = SftSettings if "output" in yaml.safe_load(path.read_text()) else RunConfig
+    keys_of = yaml.safe_load(path.read_text())
+    model = SftSettings if "output" in keys_of else EvalConfig if "evaluation" in keys_of else RunConfig
     config = load(path, model=model)
     (tmp_path / "resolved.yaml").write_text(dump(config))
     assert load(tmp_path / "resolved.yaml", model=model) == config
