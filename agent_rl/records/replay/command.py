@@ -27,8 +27,7 @@ from agent_rl.records.schema import Record
 from agent_rl.records.shards import RecordError
 from agent_rl.rewards.verifier import Verifier
 from agent_rl.rollout.answers import ExtractionRules
-from agent_rl.rollout.serve import open_sandbox
-from agent_rl.rollout.serve import format_of
+from agent_rl.rollout.serve import format_of, open_sandbox
 from agent_rl.tir.formats import TemplateError
 from agent_rl.tir.tool import SandboxTool
 from agent_rl.training.run_dir import RunDir
