@@ -37,6 +37,8 @@ GRACE_S = 0.5
 """From an interrupt to the kill."""
 KILL_S = 6.0
 """Longest wait for a killed run to be gone."""
+GIVE_UP_S = 20.0
+"""Seconds after which a boundary without a pid namespace gives up killing: a slow machine takes its time."""
 OUTRUN_S = 1.5
 """The same where nothing but RLIMIT_NPROC (which does not bind root) keeps it from multiplying meanwhile."""
 WATCH_S = 0.05
@@ -295,7 +297,7 @@ class Supervisor(Sessions, Workspace):
             os.kill(-1, signal.SIGKILL)
             self.spent = True
             run.exited = {"exited": signal.SIGKILL, "cpu_s": 0.0, "max_rss": 0, "left": 0}
-        elif now > run.killed_at + KILL_S:
+        elif now > run.killed_at + GIVE_UP_S:
             raise OSError("a killed run is still there")
 
     def watch(self, run: Run) -> None:
