@@ -110,6 +110,11 @@ async def open_sandbox(stack: AsyncExitStack, settings: SandboxSettings) -> tupl
         client = await stack.enter_async_context(owner)
         return client, f"our own service, {owner.backend} ({owner.tier}), {owner.slots} slots"
     client = await stack.enter_async_context(SandboxClient(settings.url, os.environ.get(settings.token_env)))
+    return client, await isolation_of_service(client, settings)
+
+
+async def isolation_of_service(client: SandboxClient, settings: SandboxSettings) -> str:
+    """What the running service at `settings.url` offers, in words; ConfigError if it is not ready or too weak."""
     ready = await client.ready()
     if ready.state != "ready":
         raise ConfigError(f"the sandbox service at sandbox.url = {settings.url} is {ready.state}, not ready")
@@ -118,4 +123,4 @@ async def open_sandbox(stack: AsyncExitStack, settings: SandboxSettings) -> tupl
             f"the sandbox service at sandbox.url = {settings.url} offers tier {ready.tier}, below "
             f"sandbox.min_tier = {settings.min_tier}; start it on a stronger tier or lower min_tier"
         )
-    return client, f"service at {settings.url}, {ready.backend} ({ready.tier})"
+    return f"service at {settings.url}, {ready.backend} ({ready.tier})"

@@ -57,11 +57,11 @@ def model_shape(model_config: Any) -> ModelShape:
 async def isolation_of(settings: SandboxSettings) -> str:
     """The isolation that programs would run in, found by trying it; ConfigError if it is too weak."""
     if settings.url is not None:
+        from agent_rl.rollout.serve import isolation_of_service
         from sandbox.client import SandboxClient
 
         async with SandboxClient(settings.url, os.environ.get(settings.token_env)) as client:
-            ready = await client.ready()
-        return f"service at {settings.url}, {ready.backend} ({ready.tier}), {ready.state}"
+            return await isolation_of_service(client, settings)
     from sandbox.backends.base import Tier
     from sandbox.backends.select import SandboxUnavailable, choose_backend
 

@@ -130,8 +130,9 @@ def test_text_keeps_turns_and_no_ids(tmp_path):
 
 def test_every_line_is_valid_json_on_its_own(tmp_path):
     run = make_run(tmp_path, steps=1)
-    for line in (run / "trajectories" / INDEX).read_text().splitlines():
-        json.loads(line)
+    lines = (run / "trajectories" / INDEX).read_text().splitlines()
+    assert lines
+    assert all(isinstance(json.loads(line), dict | list) for line in lines)
 
 
 def test_sets_of_one_measurement_are_read_each_from_its_own_folder(tmp_path):
