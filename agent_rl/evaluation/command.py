@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from agent_rl.config import ConfigError
+from agent_rl.config import ConfigError, dump
 from agent_rl.evaluation.metrics import Summary
 from agent_rl.evaluation.outcomes import Outcome
 from agent_rl.evaluation.presets import BENCHMARKS, BenchmarkAbsent
@@ -96,6 +96,7 @@ def _plain_errors() -> tuple[type[Exception], ...]:
 async def _run(config: EvalConfig, policy: Policy, sets: Mapping[str, Problems], console: Console) -> int:
     from agent_rl.engines.base import Sampling
     from agent_rl.play.serve import playing
+    from agent_rl.records import manifest
 
     settings = config.evaluation
     served_config = config.model_copy(update={"tir": settings.episode(config.tir)})
@@ -114,10 +115,27 @@ async def _run(config: EvalConfig, policy: Policy, sets: Mapping[str, Problems],
         def play(name: str) -> Play:
             return lambda attempts: served.rollout.play(attempts, sampling=sampling, stream=f"{settings.seed}/{name}")
 
+        def describe(name: str) -> dict[str, Any]:
+            return manifest.describe(
+                tokenizer=served.tokenizer,
+                config=dump(config),
+                level="full",
+                model=policy.path,
+                fingerprints={"data": sets[name].fingerprint, "base model": served.fingerprint},
+            )
+
         try:
             with _progress(console, sets, settings, folder) as advance:
                 result = await evaluate(
-                    play, sets, settings, folder, identity=identity, command=_command(), on_finish=advance
+                    play,
+                    sets,
+                    settings,
+                    folder,
+                    identity=identity,
+                    command=_command(),
+                    piece=served.piece,
+                    describe=describe,
+                    on_finish=advance,
                 )
         except ValueError as error:  # the folder holds something else
             raise ConfigError(str(error)) from error

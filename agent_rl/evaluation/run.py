@@ -15,6 +15,7 @@ from agent_rl.evaluation.outcomes import Outcome, outcome_of, trajectory_of, unp
 from agent_rl.evaluation.presets import load_benchmark
 from agent_rl.evaluation.report import write_report
 from agent_rl.evaluation.settings import EvaluationSettings
+from agent_rl.records import manifest
 from agent_rl.records.recorder import SUFFIX, TrajectoryRecorder, read_records, shards
 from agent_rl.tasks.load import load_problems
 from agent_rl.tasks.problems import Problems
@@ -70,6 +71,8 @@ async def evaluate(
     *,
     identity: Mapping[str, Any],
     command: str | None = None,
+    piece: Callable[[int], str] | None = None,
+    describe: Callable[[str], dict[str, Any]] | None = None,
     on_finish: Callable[[str, Outcome], None] = lambda name, outcome: None,
 ) -> Evaluation:
     """Play what is not yet recorded in `folder`, and write the report there.
@@ -85,6 +88,8 @@ async def evaluate(
         folder: gets `trajectories/NAME/`, the report, and `evaluation.json`.
         identity: what is measured (model, weights, episode settings), as plain JSON; a folder of another identity
             is refused.
+        piece: text of one token id; with it the recordings can be read without their tokenizer.
+        describe: for a set's name, the manifest of its recordings (`agent_rl.records.manifest.describe`).
         on_finish: called for each attempt as it is recorded.
 
     Raises:
@@ -100,7 +105,11 @@ async def evaluate(
     _claim(folder, whole)
     summaries: list[Summary] = []
     for name, problems in sets.items():
-        outcomes = await _measure(play(name), problems, settings, folder / "trajectories" / name, name, on_finish)
+        place = folder / "trajectories" / name
+        recorder = TrajectoryRecorder(place, piece=piece)
+        if describe is not None:
+            manifest.write(place, describe(name))
+        outcomes = await _measure(play(name), problems, settings, recorder, name, on_finish)
         summaries.append(
             summarise(
                 name,
@@ -119,18 +128,17 @@ async def _measure(
     play: Play,
     problems: Problems,
     settings: EvaluationSettings,
-    folder: Path,
+    recorder: TrajectoryRecorder,
     name: str,
     on_finish: Callable[[str, Outcome], None],
 ) -> list[Outcome]:
     """Outcomes of all attempts at one set, in its order: those recorded before, and those played now."""
     wanted = {(p.id, sample): p for p in problems for sample in range(settings.samples)}
-    outcomes = {(o.problem, o.sample): o for o in recorded(folder) if (o.problem, o.sample) in wanted}
+    outcomes = {(o.problem, o.sample): o for o in recorded(recorder.folder) if (o.problem, o.sample) in wanted}
     missing = [(p, key[1]) for key, p in wanted.items() if key not in outcomes or outcomes[key].failed]
     if missing:
-        recorder = TrajectoryRecorder(folder)
         # A shard of its own for each start: one whose last record was cut short is never appended to.
-        shard = f"eval-{len(shards(folder)):06d}"
+        shard = f"eval-{len(shards(recorder.folder)):06d}"
         pending = {(p.id, sample) for p, sample in missing}
         failed = 0
         async with aclosing(play(missing)) as stream:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from agent_rl.learner.optimizer import adamw, clip_gradients, learning_rate
 from agent_rl.learner.packing import Pass
 from agent_rl.learner.policy import Policy
 from agent_rl.learner.settings import LearnerSettings
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class UpdateReport:
     nonfinite_keys: tuple[str, ...] = ()
     """Rows of this rank's passes whose log-probs or loss were not finite."""
     details: dict[str, RowValues] = field(default_factory=dict)
-    """If asked for: row name -> quantity -> [length], this rank's rows (see `Objective.details`)."""
+    """If asked for: row name -> quantity -> [length], all ranks' rows (see `Objective.details`)."""
 
 
 @dataclass(slots=True)
@@ -263,7 +265,7 @@ class Learner:
             diagnostics=self._objective.summary([part["diagnostics"] for part in found]),
             keys=tuple(places),
             nonfinite_keys=tuple(row.key for row in work.bad),
-            details=work.details,
+            details=_joined_details(work.details) if with_details else {},
         ), work.logp
 
     def _pass(self, rows: tuple[TrainRow, ...], counted: bool, work: _Update) -> None:
@@ -320,7 +322,14 @@ class Learner:
 
 def _joined(mine: RowValues) -> RowValues:
     """All ranks' rows together."""
-    found: RowValues = {}
-    for part in sharding.gather(mine):
-        found |= part
-    return found
+    return _merged(sharding.gather(mine))
+
+
+def _joined_details(mine: dict[str, RowValues]) -> dict[str, RowValues]:
+    """All ranks' details together."""
+    return _merged(sharding.gather(mine))
+
+
+def _merged(parts: Iterable[dict[str, T]]) -> dict[str, T]:
+    """Rows of disjoint sets as one."""
+    return {key: value for part in parts for key, value in part.items()}

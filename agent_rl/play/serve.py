@@ -14,6 +14,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from agent_rl.engines.loading import load_model, model_fingerprint
 from agent_rl.play.settings import PlaySettings
+from agent_rl.engines.pieces import TokenPieces
 from agent_rl.rollout.run import Rollout
 from agent_rl.rollout.serve import Served, format_of, serve
 from agent_rl.tir.formats import PromptFormat
@@ -33,6 +34,12 @@ class Playing:
     """The episode's settings as they are played: within the model's context."""
     fingerprint: str
     """Checksum of the weights."""
+    tokenizer: Any
+
+    @property
+    def piece(self) -> Callable[[int], str]:
+        """Text of one token."""
+        return TokenPieces(self.tokenizer).__getitem__
 
     @property
     def rollout(self) -> Rollout:
@@ -66,7 +73,7 @@ async def playing(settings: PlaySettings, *, say: Callable[[str], None], seed: i
         seed=seed,
         say=say,
     ) as served:
-        yield Playing(served, form, tir, fingerprint)
+        yield Playing(served, form, tir, fingerprint, tokenizer)
 
 
 def within_context(tir: TirSettings, model: Any, say: Callable[[str], None]) -> TirSettings:

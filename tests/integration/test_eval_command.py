@@ -11,6 +11,9 @@ from typer.testing import CliRunner, Result
 from agent_rl.cli import app
 from agent_rl.evaluation.command import sets_from_options
 from agent_rl.play.policy import find_policy
+from agent_rl.records import manifest
+from agent_rl.records.pieces import read_pieces
+from agent_rl.records.recorder import read_records, shards
 from tests import broken_setups as setups
 
 POLICY = "package://agent_rl/assets/quickstart"
@@ -66,6 +69,17 @@ def test_the_same_command_goes_on_and_plays_only_what_is_missing(measured, probl
     assert "12 of 12 attempts are there already" in again.output
     assert sorted((output / "trajectories" / "sums").iterdir()) == shards
     assert json.loads((output / "report.json").read_text())["sets"] == before
+
+
+def test_its_recordings_can_be_read_without_the_tokenizer_and_say_what_made_them(measured):
+    output, _ = measured
+    folder = output / "trajectories" / "sums"
+    texts = read_pieces(folder)
+    ids = {i for shard in shards(folder) for row in read_records(shard) for s in row["segments"] for i in s["ids"]}
+    assert ids and ids <= texts.keys()
+    found = manifest.read(folder)
+    assert found["model"] == "package://agent_rl/assets/quickstart"
+    assert {"code", "config", "tokenizer", "template", "data", "base model"} <= found["hashes"].keys()
 
 
 def test_a_folder_with_another_measurement_is_refused(measured, problems, capfd):

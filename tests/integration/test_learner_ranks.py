@@ -67,6 +67,18 @@ def test_gradients_and_first_weights_are_equal(results):
             )
 
 
+def test_what_each_update_did_to_each_token_is_known_of_all_ranks_rows(results):
+    one, two = (torch.load(results[ranks]["folder"] / "details.pt") for ranks in (1, 2))
+    for mine, theirs in zip(one, two, strict=True):
+        assert mine.keys() == theirs.keys() and mine
+        for row in mine:
+            assert mine[row].keys() == theirs[row].keys()
+            for name in mine[row]:
+                torch.testing.assert_close(
+                    mine[row][name], theirs[row][name], atol=1e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+                )
+
+
 def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_update_on_all(results):
     for ranks in (1, 2):
         assert results[ranks]["poisoned"] == {"applied": False, "nonfinite": True, "skipped": 1}
@@ -125,11 +137,12 @@ def main(rank: int, ranks: int, folder: Path) -> None:
     # 13 rows: the ranks get different numbers of passes, and one of them a filler.
     batch = uneven_batch([40, 12, 33, 12, 25, 40, 17, 9, 50, 11, 21, 8, 30])
     before = owner.old_logprobs(batch)
-    reports = owner.train_on(batch, seed=0)
+    reports = owner.train_on(batch, seed=0, with_details=True)
     save(folder, 1, owner, None, {"at": 1}, fingerprints={"data": "d"})
     if rank == 0:
         torch.save(found, folder / "gradients.pt")
         torch.save(before, folder / "logprobs.pt")
+        torch.save([report.details for report in reports], folder / "details.pt")
 
     other = learner()
     load(folder / "step-00000001", other, {"data": "d"})
