@@ -112,13 +112,15 @@ async def _run(config: EvalConfig, policy: Policy, sets: Mapping[str, Problems],
         }
         folder = _folder(config, identity)
 
+        resolved = dump(served_config.model_copy(update={"tir": served.tir}))
+
         def play(name: str) -> Play:
             return lambda attempts: served.rollout.play(attempts, sampling=sampling, stream=f"{settings.seed}/{name}")
 
         def describe(name: str) -> dict[str, Any]:
             return manifest.describe(
                 tokenizer=served.tokenizer,
-                config=dump(config),
+                config=resolved,
                 level="full",
                 model=policy.path,
                 fingerprints={"data": sets[name].fingerprint, "base model": served.fingerprint},
@@ -133,6 +135,7 @@ async def _run(config: EvalConfig, policy: Policy, sets: Mapping[str, Problems],
                     folder,
                     identity=identity,
                     command=_command(),
+                    config=resolved,
                     piece=served.piece,
                     describe=describe,
                     on_finish=advance,

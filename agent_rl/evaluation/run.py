@@ -25,6 +25,7 @@ Play = Callable[[Sequence[tuple[Problem, int]]], AsyncGenerator[Trajectory, None
 """Plays and judges attempts (problem, sample), and yields each as it ends: `agent_rl.rollout.run.Rollout.play`."""
 
 IDENTITY = "evaluation.json"
+CONFIG = "config.yaml"
 
 NO_PART_OF_IDENTITY = {"resamples", "confidence", "pass_at", "benchmark_dir", "max_failed_share"}
 """Settings that change no attempt, so that a folder may be given again with others."""
@@ -71,6 +72,7 @@ async def evaluate(
     *,
     identity: Mapping[str, Any],
     command: str | None = None,
+    config: str | None = None,
     piece: Callable[[int], str] | None = None,
     describe: Callable[[str], dict[str, Any]] | None = None,
     on_finish: Callable[[str, Outcome], None] = lambda name, outcome: None,
@@ -88,6 +90,7 @@ async def evaluate(
         folder: gets `trajectories/NAME/`, the report, and `evaluation.json`.
         identity: what is measured (model, weights, episode settings), as plain JSON; a folder of another identity
             is refused.
+        config: the resolved configuration, kept beside the recordings so that they can be replayed.
         piece: text of one token id; with it the recordings can be read without their tokenizer.
         describe: for a set's name, the manifest of its recordings (`agent_rl.records.manifest.describe`).
         on_finish: called for each attempt as it is recorded.
@@ -103,6 +106,8 @@ async def evaluate(
         "data": {name: problems.fingerprint for name, problems in sets.items()},
     }
     _claim(folder, whole)
+    if config is not None:
+        (folder / CONFIG).write_text(config, encoding="utf-8")
     summaries: list[Summary] = []
     for name, problems in sets.items():
         place = folder / "trajectories" / name

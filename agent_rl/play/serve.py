@@ -13,8 +13,8 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from agent_rl.engines.loading import load_model, model_fingerprint
-from agent_rl.play.settings import PlaySettings
 from agent_rl.engines.pieces import TokenPieces
+from agent_rl.play.settings import PlaySettings
 from agent_rl.rollout.run import Rollout
 from agent_rl.rollout.serve import Served, format_of, serve
 from agent_rl.tir.formats import PromptFormat

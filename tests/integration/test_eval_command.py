@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import zstandard
 from typer.testing import CliRunner, Result
 
 from agent_rl.cli import app
@@ -80,6 +82,23 @@ def test_its_recordings_can_be_read_without_the_tokenizer_and_say_what_made_them
     found = manifest.read(folder)
     assert found["model"] == "package://agent_rl/assets/quickstart"
     assert {"code", "config", "tokenizer", "template", "data", "base model"} <= found["hashes"].keys()
+
+
+def test_they_replay_and_a_changed_tool_output_is_named(measured, tmp_path):
+    output, _ = measured
+    again = CliRunner().invoke(app, ["replay", str(output), "--json"])
+    assert again.exit_code == 0, again.output
+    checked = {stage["name"]: stage["checked"] for stage in json.loads(again.stdout)["stages"]}
+    assert checked["rewards"] == 12 and checked["tokens"] > 0 and checked["tools"] > 0
+    copy = tmp_path / "tampered"
+    shutil.copytree(output, copy)
+    shard = next(iter(shards(copy / "trajectories" / "sums")))
+    rows = list(read_records(shard))
+    turn = next(turn for row in rows for turn in row["turns"] if turn["outcome"])
+    turn["outcome"]["stdout"] = "12345\n"
+    shard.write_bytes(zstandard.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    differing = CliRunner().invoke(app, ["replay", str(copy), "--json"])
+    assert differing.exit_code == 1 and json.loads(differing.stdout)["first_difference"] == "tools"
 
 
 def test_a_folder_with_another_measurement_is_refused(measured, problems, capfd):

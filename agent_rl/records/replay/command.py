@@ -15,8 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_rl.algorithms.settings import MethodSettings, resolve
-from agent_rl.config import ConfigError, dump
+from agent_rl.config import ConfigError, dump, load
 from agent_rl.engines.loading import ModelError, load_model, model_fingerprint
+from agent_rl.evaluation.command import EvalConfig
+from agent_rl.evaluation.run import CONFIG, IDENTITY
 from agent_rl.learner.checkpoint import CheckpointError
 from agent_rl.records import manifest
 from agent_rl.records.reader import folders, trajectories, updates
@@ -28,7 +30,7 @@ from agent_rl.records.shards import RecordError
 from agent_rl.rewards.verifier import Verifier
 from agent_rl.rollout.answers import ExtractionRules
 from agent_rl.rollout.serve import format_of, open_sandbox
-from agent_rl.tir.formats import TemplateError
+from agent_rl.tir.formats import PromptFormat, TemplateError
 from agent_rl.tir.tool import SandboxTool
 from agent_rl.training.run_dir import RunDir
 from agent_rl.training.settings import RunConfig
@@ -63,6 +65,8 @@ def replay(run: Path, asked: Asked) -> int:
     """Replay and report; 0 if all that was checked is equal, 1 if something differs, 2 if it cannot be done."""
     console = Console(stderr=asked.as_json)
     try:
+        if (run / IDENTITY).is_file():
+            return _report(asyncio.run(replay_evaluation(run, asked)), asked, console)
         opened, config = RunDir.open(run)
         _set_threads(config, opened)
         methods = {name: resolve(MethodSettings(preset=name)) for name in asked.methods}
@@ -75,10 +79,13 @@ def replay(run: Path, asked: Asked) -> int:
             from agent_rl.records.replay.compare import compare
 
             return compare(run, config, batches, methods, asked.html, console)
-        outcome = asyncio.run(replay_run(run, config, batches, asked))
+        return _report(asyncio.run(replay_run(run, config, batches, asked)), asked, console)
     except (*PLAIN, ValueError) as error:
         Console(stderr=True).print(f"error: {error}", highlight=False)
         return REFUSED
+
+
+def _report(outcome: Outcome, asked: Asked, console: Console) -> int:
     if asked.as_json:
         print(json.dumps(outcome.as_json(), indent=1))
     else:
@@ -91,29 +98,56 @@ async def replay_run(run: Path, config: RunConfig, batches: Sequence[learning.Ba
     recipe = resolve(config.method)
     records = [record for batch in batches for record in batch.records]
     model, tokenizer = load_model(config.model.path, dtype="float32", device=config.engine.device)
-    found: list[Stage] = []
-    if asked.tools:
-        found.append(await _tools(records, config))
-    else:
-        found.append(Stage("tools", notes=["not run again (--no-tools)"]))
-    found.append(episode.replay_tokens(records, format_of(model, tokenizer, config.tir, config.model), config.tir))
-    found.append(episode.replay_answers(records, ExtractionRules(config.rewards), config.tir))
-    async with Verifier(config.rewards.verifier) as verifier:
-        found.append(await episode.replay_verdicts(records, verifier))
-    found.append(episode.replay_rewards(records, config.rewards))
+    form = format_of(model, tokenizer, config.tir, config.model)
+    found = await _episodes(records, config, form, asked, seed=config.seed)
     for batch in batches:
         found.append(episode.replay_advantages(batch.records, recipe, void_filter=config.void_filter))
         found += [learning.replay_sampler(batch), learning.replay_quantities(batch, recipe)]
         found += _from_weights(batch, run, config) if asked.weights else []
-    return Outcome(ordered(found), _context(run, config, tokenizer, model_fingerprint(model)))
+    return Outcome(ordered(found), _context(run, config, config.records.level, tokenizer, model_fingerprint(model)))
 
 
-async def _tools(records: Sequence[Record], config: RunConfig) -> Stage:
+async def replay_evaluation(folder: Path, asked: Asked) -> Outcome:
+    """The stages that an evaluation has: everything before advantages.
+
+    Raises:
+        ConfigError: another kind of replay is asked for than an evaluation allows, or its settings are not there.
+    """
+    if asked.methods or asked.train or asked.step is not None:
+        raise ConfigError(f"{folder} is an evaluation: --with, --train and --step need a training run")
+    if not (folder / CONFIG).is_file():
+        raise ConfigError(f"{folder} was recorded without its settings ({CONFIG}), which a replay needs")
+    config = load(folder / CONFIG, model=EvalConfig)
+    records = list(trajectories(folder))
+    model, tokenizer = load_model(config.model.path, dtype=config.engine.dtype, device="cpu")
+    form = format_of(model, tokenizer, config.tir, config.model)
+    stages = await _episodes(records, config, form, asked, seed=config.evaluation.seed)
+    return Outcome(ordered(stages), _context(folder, config, "full", tokenizer, model_fingerprint(model)))
+
+
+async def _episodes(
+    records: Sequence[Record], config: RunConfig | EvalConfig, form: PromptFormat, asked: Asked, *, seed: int
+) -> list[Stage]:
+    """Everything up to the rewards."""
+    found: list[Stage] = []
+    if asked.tools:
+        found.append(await _tools(records, config, seed))
+    else:
+        found.append(Stage("tools", notes=["not run again (--no-tools)"]))
+    found.append(episode.replay_tokens(records, form, config.tir))
+    found.append(episode.replay_answers(records, ExtractionRules(config.rewards), config.tir))
+    async with Verifier(config.rewards.verifier) as verifier:
+        found.append(await episode.replay_verdicts(records, verifier))
+    found.append(episode.replay_rewards(records, config.rewards))
+    return found
+
+
+async def _tools(records: Sequence[Record], config: RunConfig | EvalConfig, seed: int) -> Stage:
     async with AsyncExitStack() as stack:
         client, isolation = await open_sandbox(stack, config.sandbox)
 
         def open_tool() -> SandboxTool:
-            return SandboxTool(client, config.tir.tool, seed=config.seed)
+            return SandboxTool(client, config.tir.tool, seed=seed)
 
         stage = await replay_tools(records, open_tool, deadline_s=config.tir.deadline_s)
         stage.notes.append(isolation)
@@ -156,14 +190,14 @@ def _set_threads(config: RunConfig, run: RunDir) -> None:
         torch.set_num_threads(config.threads or recorded)
 
 
-def _context(run: Path, config: RunConfig, tokenizer: Any, base: str) -> list[str]:
+def _context(run: Path, config: RunConfig | EvalConfig, level: str, tokenizer: Any, base: str) -> list[str]:
     then = manifest.read(folders(run)[0])
     if then is None:
         return ["there is no manifest: nothing is known of the code and tokenizer that the recording was made with"]
     now = manifest.describe(
         tokenizer=tokenizer,
         config=dump(config),
-        level=config.records.level,
+        level=level,
         model=config.model.path,
         fingerprints={"base model": base},
     )
