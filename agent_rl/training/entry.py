@@ -22,6 +22,7 @@ from agent_rl.training.settings import RunConfig
 from agent_rl.training.summary import closing_lines
 from agent_rl.training.trackers import trackers
 from agent_rl.types import InfrastructureError
+from agent_rl.weights.errors import SyncError
 from sandbox.client import SandboxClientError
 
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
@@ -33,6 +34,7 @@ PLAIN = (
     TooManyFailures,
     InfrastructureError,
     SandboxClientError,
+    SyncError,
 )
 """Errors whose message says all that a user needs; others keep their traceback."""
 

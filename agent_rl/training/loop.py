@@ -12,26 +12,29 @@ from typing import Any
 
 from agent_rl.algorithms.settings import resolve
 from agent_rl.config import dump
-from agent_rl.engines.base import Sampling
 from agent_rl.learner import checkpoint
 from agent_rl.learner.batch import batch_from
 from agent_rl.records import manifest
 from agent_rl.records.inspect.command import run_page
 from agent_rl.records.recorder import TrajectoryRecorder
-from agent_rl.rollout.run import Clocks
-from agent_rl.tasks.stream import ProblemStream
 from agent_rl.tir.episode import stream_seed
+from agent_rl.training.asynchronous import AsynchronousSource
 from agent_rl.training.batch import assign_advantages, trained_pairs
 from agent_rl.training.evaluate import measure
-from agent_rl.training.metrics import learner_metrics, rollout_metrics
+from agent_rl.training.loop_lag import LoopLag
+from agent_rl.training.metrics import learner_metrics, rollout_metrics, staleness_metrics
 from agent_rl.training.parts import Parts
 from agent_rl.training.plan import batch_sentence, recipe_sentence
 from agent_rl.training.progress import Display
 from agent_rl.training.recording import Recording
 from agent_rl.training.run_dir import RunDir
 from agent_rl.training.settings import RunConfig
+from agent_rl.training.source import BatchSource, SynchronousSource
 from agent_rl.training.trackers import Tracker
+from agent_rl.training.unfinished import Unfinished
 from agent_rl.types import Group, Trajectory
+from agent_rl.weights.build import weight_sync
+from agent_rl.weights.proof import SyncLog
 
 REPORTED = 1000
 """Most trajectories in a run's `report.html`; `agent-rl inspect` makes a page of as many as wanted."""
@@ -56,10 +59,17 @@ class Trainer:
     def __post_init__(self) -> None:
         config = self.config
         self._recipe = resolve(config.method)
-        self._stream = ProblemStream(self.parts.data.train, config.problems_per_step, config.seed)
-        self._position = self._stream.state()
+        self._source = self._make_source()
+        self._lag = LoopLag()
         recorder = TrajectoryRecorder(self.run.trajectories, level=config.records.level, piece=self.parts.piece)
         self._recording = Recording(recorder, config.records, config.void_filter)
+        self._sync = weight_sync(
+            self.parts.learner,
+            self.parts.engine,
+            config.sync,
+            vocabulary=len(self.parts.tokenizer),
+            log=SyncLog(self.run.path),
+        )
         self._saved_at: int | None = None
         self._score: float | None = None
         self._seconds: list[float] = []
@@ -67,15 +77,21 @@ class Trainer:
         self._learning = False
         self._cancellable: asyncio.Task[Any] | None = None
 
+    def _make_source(self) -> BatchSource:
+        if self.config.mode == "sync":
+            return SynchronousSource(self.config, self.parts, self.display)
+        self._unfinished = Unfinished(self.run.path / "unfinished")
+        return AsynchronousSource(self.config, self.parts, self.display, self._unfinished)
+
     async def resume(self, path: Path) -> None:
         """Go on where the checkpoint at `path` was taken; what came after it is dropped and made again."""
         restored = checkpoint.load(path, self.parts.learner, self.parts.fingerprints)
         self.step = self._saved_at = restored.step
-        self._stream.restore(restored.progress["stream"])
-        self._position = self._stream.state()
         self.run.truncate_metrics(self.step)
         self._recording.recorder.drop_after(self.step)
+        self._sync.drop_after(self.step)
         await self._hand_over_weights()
+        self._source.restore(restored.progress, self.step)
 
     def interrupt(self) -> None:
         """Stop at the next safe place: rollouts are cancelled, an update is finished. Called on Ctrl-C."""
@@ -90,9 +106,12 @@ class Trainer:
             Interrupted: `interrupt` was called; a checkpoint of the last finished step is there.
         """
         manifest.write(self.run.trajectories, self._manifest())
+        self._lag.start()
         try:
             if self.step == 0:
                 self._recording.recorder.drop_after(-1)
+                self._sync.drop_after(-1)
+                await self._hand_over_weights()
                 await self._evaluate()
             self.display.header()
             while self.step < self.config.steps:
@@ -100,34 +119,38 @@ class Trainer:
         finally:
             if self.step > 0 and not self._learning:  # an update that failed half-way is no place to go on from
                 self._checkpoint()
+            await self._source.close()
+            await self._lag.stop()
             self._report()
 
     async def _one_step(self) -> None:
-        start, recorded = time.monotonic(), self._recording.seconds
-        clocks = Clocks()
-        groups = await self._until_interrupted(self._roll_out(clocks))
+        start, recorded, clocks = time.monotonic(), self._recording.seconds, self._read_clocks()
+        groups = await self._until_interrupted(self._source.batch(self.step + 1))
         rolled_out = time.monotonic()
         assign_advantages(groups, self._recipe.advantage, void_filter=self.config.void_filter)
         self._recording.batch(self.step + 1, groups)
-        row = rollout_metrics(groups)
+        row = rollout_metrics(groups) | self._source.metrics()
         self._learning = True
         row |= await self._learn(groups)
         learnt = time.monotonic()
         self.step += 1
+        self._source.learnt()
         self._learning = False
         await self._hand_over_weights()
-        self._position = self._stream.state()
+        self._source.weights_served()
         seconds = time.monotonic() - start
+        busy = {name: now - clocks[name] for name, now in self._read_clocks().items()}
         sampled = sum(t.sampled_tokens for group in groups for t in group)
         row |= {
             "time/step": seconds,
             "time/rollout": rolled_out - start,
-            "time/generation": clocks.generation.seconds,
-            "time/tools": clocks.tools.seconds,
-            "time/verdicts": clocks.verdicts.seconds,
+            **{f"time/{name}": value for name, value in busy.items()},
             "time/update": learnt - rolled_out,
             "time/recording": self._recording.seconds - recorded,
-            "time/tokens_per_second": sampled / max(clocks.generation.seconds, 1e-9),
+            "time/tokens_per_second": sampled / max(busy["generation"], 1e-9),
+            "time/learner_idle_share": 1 - (learnt - rolled_out) / seconds,
+            "time/engine_idle_share": max(1 - busy["generation"] / seconds, 0.0),
+            **self._lag.read(),
         }
         self._log(row)
         self._seconds.append(seconds)
@@ -140,46 +163,29 @@ class Trainer:
         if self._stopping:
             raise Interrupted
 
-    async def _roll_out(self, clocks: Clocks) -> list[Group]:
-        """One batch of groups; dead ones are replaced by fresh problems as often as the settings allow."""
-        live: list[Group] = []
-        dead: list[Group] = []
-        for attempt in range(self.config.refill_rounds + 1):
-            used = {group.problem.id for group in (*live, *dead)}
-            problems = self._stream.next_batch(self.config.problems_per_step - len(live), apart_from=used)
-            if not problems:
-                break
-            fresh = await self._groups(problems, f"{self.config.seed}/{self.step + 1}/{attempt}", clocks)
-            assign_advantages(fresh, self._recipe.advantage, void_filter=self.config.void_filter)
-            live += [group for group in fresh if not group.dead]
-            dead += [group for group in fresh if group.dead]
-            if len(live) == self.config.problems_per_step:
-                break
-        return live + dead
-
-    async def _groups(self, problems: list[Any], stream: str, clocks: Clocks) -> list[Group]:
-        samples = self.config.samples_per_problem
-        with self.display.bar(f"step {self.step + 1}", len(problems) * samples) as bar:
-            return await self.parts.rollout.groups(
-                problems,
-                samples,
-                sampling=Sampling(temperature=self.config.temperature),
-                stream=stream,
-                clocks=clocks,
-                on_finish=lambda trajectory: bar.advance(),
-            )
+    def _read_clocks(self) -> dict[str, float]:
+        clocks = self._source.clocks
+        parts = {"generation": clocks.generation, "tools": clocks.tools, "verdicts": clocks.verdicts}
+        return {name: clock.read() for name, clock in parts.items()}
 
     async def _learn(self, groups: list[Group]) -> dict[str, float]:
         """The updates of one batch, in a thread so that the loop stays awake."""
-        batch = batch_from(trained_pairs(groups, void_filter=self.config.void_filter))
+        pairs = trained_pairs(groups, void_filter=self.config.void_filter)
+        batch, staleness = batch_from(pairs), staleness_metrics([t for t, _ in pairs], self.step)
         seed = stream_seed(str(self.config.seed), "minibatches", self.step + 1, 0)
         explain = self._recording.wants_details(self.step + 1)
         reports = await asyncio.to_thread(self.parts.learner.train_on, batch, seed, with_details=explain)
         self._recording.updates(self.step + 1, batch, reports)
-        return {"learner/trajectories": float(len(batch)), **learner_metrics(reports)}
+        return {"learner/trajectories": float(len(batch)), **learner_metrics(reports), **staleness}
 
-    async def _hand_over_weights(self) -> None:
-        await self.parts.engine.load_weights(self.parts.learner.full_state(), self.step)
+    async def _hand_over_weights(self) -> dict[str, float]:
+        """Give the engine the learner's weights as version `step`, with proof; numbers of the proof.
+
+        Raises:
+            SyncError: the engine does not serve what was sent.
+        """
+        proof = await self._sync.hand_over(self.step)
+        return {} if proof is None else proof.metrics()
 
     async def _evaluate(self) -> None:
         """Measure every held-out set that is due, and log one row."""
@@ -247,14 +253,15 @@ class Trainer:
             run_page(self.run.path / "report.html", self.run.path, rows, subtitle=subtitle, limit=REPORTED)
 
     def _checkpoint(self) -> None:
-        if self._saved_at == self.step:
+        if self._saved_at == self.step and not self._source.moved_on():
             return
+        progress = self._source.progress(self.step)
         checkpoint.save(
             self.run.checkpoints,
             self.step,
             self.parts.learner,
             self.parts.tokenizer,
-            {"step": self.step, "stream": self._position},
+            {"step": self.step, **progress},
             fingerprints=self.parts.fingerprints,
             score=self._score,
             retention=self.config.learner.checkpoint,

@@ -15,6 +15,7 @@ from agent_rl.rollout.settings import ModelSettings, RolloutSettings, SandboxSet
 from agent_rl.settings import Settings
 from agent_rl.tasks.settings import DataSettings
 from agent_rl.tir.settings import TirSettings
+from agent_rl.weights.settings import SyncSettings
 
 
 class EvalSettings(Settings):
@@ -88,6 +89,7 @@ class RunConfig(Settings):
     sandbox: SandboxSettings = SandboxSettings()
     method: MethodSettings = MethodSettings()
     learner: LearnerSettings = LearnerSettings()
+    sync: SyncSettings = SyncSettings()
     records: RecordSettings = RecordSettings()
     trackers: TrackerSettings = TrackerSettings()
 

@@ -1,0 +1,36 @@
+"""The hand-over that fits an engine."""
+
+from __future__ import annotations
+
+import torch
+
+from agent_rl.engines.base import Engine
+from agent_rl.engines.transformers import TransformersEngine
+from agent_rl.learner.update import Learner
+from agent_rl.weights.proof import SyncLog
+from agent_rl.weights.settings import SyncSettings
+from agent_rl.weights.sync import WeightSync
+from agent_rl.weights.target import Carrier, DirectCarrier, EmbeddedTarget, OpaqueTarget, Target
+
+
+def weight_sync(
+    learner: Learner, engine: Engine, settings: SyncSettings, *, vocabulary: int, log: SyncLog | None = None
+) -> WeightSync:
+    """The hand-over from `learner` to `engine`; `vocabulary` is the number of ids that the tokenizer has."""
+    targets: list[Target]
+    carrier: Carrier
+    if isinstance(engine, TransformersEngine):
+        targets, carrier = [EmbeddedTarget(engine)], DirectCarrier([engine])
+    else:
+        targets, carrier = [OpaqueTarget(engine)], DirectCarrier([engine])
+    positions = getattr(learner.model.config.get_text_config(decoder=True), "max_position_embeddings", None) or 1 << 20
+    return WeightSync(
+        learner,
+        targets,
+        carrier,
+        settings,
+        vocabulary=vocabulary,
+        max_length=getattr(engine, "max_length", None) or positions,
+        autocast=torch.bfloat16 if learner.settings.autocast == "bfloat16" else None,
+        log=log,
+    )
