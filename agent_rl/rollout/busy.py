@@ -20,6 +20,10 @@ class BusyClock:
         self._open = 0
         self._since = 0.0
 
+    def read(self) -> float:
+        """Busy seconds up to now, open blocks included."""
+        return self.seconds + (time.monotonic() - self._since if self._open else 0.0)
+
     @contextmanager
     def track(self) -> Iterator[None]:
         """Count the body of the `with` block as busy."""

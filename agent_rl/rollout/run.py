@@ -28,11 +28,16 @@ class TooManyFailures(RuntimeError):
 
 @dataclass
 class Clocks:
-    """Wall time of one rollout by activity; the three overlap."""
+    """Wall time of rollouts by activity; the three overlap."""
 
     generation: BusyClock = field(default_factory=BusyClock)
     tools: BusyClock = field(default_factory=BusyClock)
     verdicts: BusyClock = field(default_factory=BusyClock)
+    sampled_tokens: int = 0
+
+    def read(self) -> dict[str, float]:
+        """Busy seconds so far by activity, what is going on now included."""
+        return {name: getattr(self, name).read() for name in ("generation", "tools", "verdicts")}
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Rollout:
             done[trajectory.key] = trajectory
             on_finish(trajectory)
         ordered = [done[f"{problem.id}#{sample}"] for problem, sample in attempts]
-        self._stop_if_too_many_failed(ordered)
+        self.check_failures(ordered)
         return [Group(problem, ordered[i * samples : (i + 1) * samples]) for i, problem in enumerate(problems)]
 
     async def play(
@@ -148,7 +153,7 @@ class Rollout:
             return _TimedTool(self.open_tool(problem, sample), clocks.tools)
 
         return EpisodeContext(
-            engine=_TimedEngine(self.engine, clocks.generation),
+            engine=_TimedEngine(self.engine, clocks),
             format=self.format,
             answers=self.answers,
             settings=self.tir,
@@ -157,7 +162,8 @@ class Rollout:
             stream=stream,
         )
 
-    def _stop_if_too_many_failed(self, trajectories: Sequence[Trajectory]) -> None:
+    def check_failures(self, trajectories: Sequence[Trajectory]) -> None:
+        """Raises TooManyFailures if more of these than the settings bear failed for reasons of ours."""
         failed = [t for t in trajectories if t.failed]
         if len(failed) <= self.settings.max_failed_share * len(trajectories):
             return
@@ -169,14 +175,16 @@ class Rollout:
 
 @dataclass
 class _TimedEngine:
-    """The engine, with its busy time on a clock."""
+    """The engine, with its busy time on a clock and its tokens counted."""
 
     engine: Engine
-    clock: BusyClock
+    clocks: Clocks
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        with self.clock.track():
-            return await self.engine.generate(request)
+        with self.clocks.generation.track():
+            generation = await self.engine.generate(request)
+        self.clocks.sampled_tokens += len(generation.ids)
+        return generation
 
     def release(self, trajectory: str) -> None:
         self.engine.release(trajectory)

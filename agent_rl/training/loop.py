@@ -80,8 +80,7 @@ class Trainer:
     def _make_source(self) -> BatchSource:
         if self.config.mode == "sync":
             return SynchronousSource(self.config, self.parts, self.display)
-        self._unfinished = Unfinished(self.run.path / "unfinished")
-        return AsynchronousSource(self.config, self.parts, self.display, self._unfinished)
+        return AsynchronousSource(self.config, self.parts, self.display, Unfinished(self.run.path / "unfinished"))
 
     async def resume(self, path: Path) -> None:
         """Go on where the checkpoint at `path` was taken; what came after it is dropped and made again."""
@@ -117,14 +116,17 @@ class Trainer:
             while self.step < self.config.steps:
                 await self._one_step()
         finally:
-            if self.step > 0 and not self._learning:  # an update that failed half-way is no place to go on from
-                self._checkpoint()
-            await self._source.close()
-            await self._lag.stop()
+            try:
+                if self.step > 0 and not self._learning:  # an update that failed half-way is no place to go on from
+                    self._checkpoint()
+            finally:
+                await self._source.close()
+                await self._lag.stop()
             self._report()
 
     async def _one_step(self) -> None:
-        start, recorded, clocks = time.monotonic(), self._recording.seconds, self._read_clocks()
+        start, recorded, clocks = time.monotonic(), self._recording.seconds, self._source.clocks
+        before, sampled = clocks.read(), clocks.sampled_tokens
         groups = await self._until_interrupted(self._source.batch(self.step + 1))
         rolled_out = time.monotonic()
         assign_advantages(groups, self._recipe.advantage, void_filter=self.config.void_filter)
@@ -136,18 +138,17 @@ class Trainer:
         self.step += 1
         self._source.learnt()
         self._learning = False
-        await self._hand_over_weights()
+        row |= await self._hand_over_weights()
         self._source.weights_served()
         seconds = time.monotonic() - start
-        busy = {name: now - clocks[name] for name, now in self._read_clocks().items()}
-        sampled = sum(t.sampled_tokens for group in groups for t in group)
+        busy = {name: now - before[name] for name, now in clocks.read().items()}
         row |= {
             "time/step": seconds,
             "time/rollout": rolled_out - start,
             **{f"time/{name}": value for name, value in busy.items()},
             "time/update": learnt - rolled_out,
             "time/recording": self._recording.seconds - recorded,
-            "time/tokens_per_second": sampled / max(busy["generation"], 1e-9),
+            "time/tokens_per_second": (clocks.sampled_tokens - sampled) / max(busy["generation"], 1e-9),
             "time/learner_idle_share": 1 - (learnt - rolled_out) / seconds,
             "time/engine_idle_share": max(1 - busy["generation"] / seconds, 0.0),
             **self._lag.read(),
@@ -162,11 +163,6 @@ class Trainer:
             self._checkpoint()
         if self._stopping:
             raise Interrupted
-
-    def _read_clocks(self) -> dict[str, float]:
-        clocks = self._source.clocks
-        parts = {"generation": clocks.generation, "tools": clocks.tools, "verdicts": clocks.verdicts}
-        return {name: clock.read() for name, clock in parts.items()}
 
     async def _learn(self, groups: list[Group]) -> dict[str, float]:
         """The updates of one batch, in a thread so that the loop stays awake."""
@@ -266,4 +262,5 @@ class Trainer:
             score=self._score,
             retention=self.config.learner.checkpoint,
         )
+        self._source.saved(progress, self.run.checkpoints)
         self._saved_at = self.step

@@ -26,6 +26,28 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     return values
 
 
+def oldest_version(trajectory: Trajectory) -> int | None:
+    """Oldest weight version among the sampled tokens; None if nothing was sampled."""
+    return min((min(s.weight_versions) for s in trajectory.segments if s.weight_versions), default=None)
+
+
+def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
+    """How far the weights that sampled lie behind the `version` that learns, in versions.
+
+    `mean` and `max` are of each trajectory's oldest token, `tokens` is the mean over tokens, and `mixed` the share of
+    trajectories whose tokens are of more than one version.
+    """
+    versions = [[v for s in t.segments for v in s.weight_versions] for t in trajectories]
+    versions = [found for found in versions if found]
+    oldest = [version - min(found) for found in versions]
+    return {
+        "staleness/mean": _mean(oldest),
+        "staleness/max": float(max(oldest, default=0)),
+        "staleness/tokens": _mean([version - v for found in versions for v in found]),
+        "staleness/mixed": _share(min(found) != max(found) for found in versions),
+    }
+
+
 def trajectory_rates(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """The taxonomy of how trajectories went."""
     calls = [turn.outcome for t in trajectories for turn in t.turns if turn.outcome is not None]

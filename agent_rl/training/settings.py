@@ -12,6 +12,7 @@ from agent_rl.learner.settings import LearnerSettings
 from agent_rl.records.settings import RecordSettings
 from agent_rl.rewards.settings import RewardSettings
 from agent_rl.rollout.settings import ModelSettings, RolloutSettings, SandboxSettings
+from agent_rl.scheduling.settings import AsyncSettings
 from agent_rl.settings import Settings
 from agent_rl.tasks.settings import DataSettings
 from agent_rl.tir.settings import TirSettings
@@ -63,6 +64,10 @@ class RunConfig(Settings):
     """Seed of the order of data, of sampling and of mini-batches."""
     deterministic: bool = False
     """Lockstep generation, so that a run repeats bit for bit whatever the tools' latency; slower."""
+    mode: Literal["sync", "async"] = "sync"
+    """`sync`: play a batch, learn from it, hand the weights over. `async`: rollouts go on while the learner works."""
+    asynchronous: AsyncSettings = AsyncSettings()
+    """With `mode: async`: how old trajectories may be, and what is done about late ones."""
     threads: int = Field(0, ge=0)
     """Threads of tensor operations on the CPU; 0 = PyTorch's choice."""
     steps: int = Field(100, ge=1)
@@ -96,6 +101,14 @@ class RunConfig(Settings):
     @property
     def trajectories_per_step(self) -> int:
         return self.problems_per_step * self.samples_per_problem
+
+    @model_validator(mode="after")
+    def _one_order_of_events(self) -> RunConfig:
+        if self.mode == "async" and self.deterministic:
+            raise ValueError(
+                "mode = async depends on when rollouts end, so that deterministic = true cannot be kept; use mode: sync"
+            )
+        return self
 
     @model_validator(mode="after")
     def _divides(self) -> RunConfig:
