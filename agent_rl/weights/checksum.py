@@ -32,11 +32,11 @@ def checksum(tensor: Tensor, *, row: int = 0, column: int = 0) -> int:
         row: place of the first row in the whole tensor, for a shard.
         column: place of the first column.
     """
+    if tensor.numel() == 0:
+        return 0
     flat = tensor.detach()
     flat = flat.reshape(flat.shape[0], -1) if flat.ndim > 1 else flat.reshape(-1, 1)
     rows, columns = flat.shape
-    if flat.numel() == 0:
-        return 0
     across = _multipliers(_COLUMNS, column, columns, flat.device)
     down = _multipliers(_ROWS, row, rows, flat.device)
     total = torch.zeros((), dtype=torch.int64, device=flat.device)

@@ -129,6 +129,12 @@ def _stale(sent: Sent, before: Mapping[str, TensorSum], stale: set[str]) -> list
     late = [name for name in order if name in stale]
     if not late:
         return faults
+    if len(late) == len(order) and sent.adapted.issuperset(order):
+        text = (
+            f"the adapter of version {sent.version} never arrived: {_listed(late)} served without it, {old}; "
+            "all of them are tensors that it is merged into"
+        )
+        return [Fault(FaultKind.ADAPTER_MISSING, tuple(late), text), *faults]
     if len(late) == len(order):
         text = f"none of the {len(order)} tensors that changed arrived: all are {old}"
         return [Fault(FaultKind.NOTHING_ARRIVED, tuple(late), text), *faults]

@@ -43,6 +43,8 @@ class Sent:
     version: int
     ties: Mapping[str, str] = field(default_factory=dict)
     """Other name of a tied tensor -> the name it is sent under."""
+    adapted: frozenset[str] = frozenset()
+    """Tensors that an adapter is merged into."""
     tensors: dict[str, TensorSum] = field(default_factory=dict)
     """In the order they were sent."""
     bytes: int = 0
@@ -91,3 +93,9 @@ def ties_of(model: nn.Module) -> dict[str, str]:
         else:
             first[id(tensor)] = plain
     return ties
+
+
+def adapted_by(model: nn.Module) -> frozenset[str]:
+    """Names of the weights that have an adapter beside them."""
+    mark = ".base_layer.weight"
+    return frozenset(name.replace(mark, ".weight") for name in model.state_dict(keep_vars=True) if name.endswith(mark))

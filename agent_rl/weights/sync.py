@@ -16,7 +16,7 @@ from agent_rl.types import InfrastructureError
 from agent_rl.weights import canary
 from agent_rl.weights.errors import SyncError
 from agent_rl.weights.faults import Fault, FaultKind, find_faults
-from agent_rl.weights.manifest import Sent, Served, TensorSum, ties_of, total
+from agent_rl.weights.manifest import Sent, Served, TensorSum, adapted_by, ties_of, total
 from agent_rl.weights.proof import CanaryGap, EngineProof, SyncLog, SyncProof
 from agent_rl.weights.settings import SyncSettings
 from agent_rl.weights.target import Carrier, Target
@@ -83,7 +83,7 @@ class WeightSync:
         self.log = log
         self._source, self._carrier = source, carrier
         self._autocast = autocast
-        self._ties = ties_of(source.model)
+        self._ties, self._adapted = ties_of(source.model), adapted_by(source.model)
         self._before: dict[str, TensorSum] | None = None
         length = max(1, min(self.settings.canary_prompt_tokens, max_length // 2))
         self._new_tokens = max(1, min(self.settings.canary_new_tokens, max_length - length - 1))
@@ -111,7 +111,7 @@ class WeightSync:
 
     async def _hand_over(self, version: int) -> SyncProof | None:
         started = time.perf_counter()
-        sent = Sent(version, self._ties)
+        sent = Sent(version, self._ties, self._adapted)
         if not self.targets:
             await asyncio.to_thread(self._follow)
             return None
