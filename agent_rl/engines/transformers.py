@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,12 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from agent_rl.engines.admission import Continuous, Lockstep
-from agent_rl.engines.base import Generation, GenerationRequest, Sampling
+from agent_rl.engines.base import Generation, GenerationRequest
 from agent_rl.engines.forward import Runner, probe_layers, text_config
 from agent_rl.engines.job import Job, Scanner
 from agent_rl.engines.kv import KVBlock
 from agent_rl.engines.mailbox import Command
 from agent_rl.engines.pieces import TokenPieces
+from agent_rl.engines.requests import check_request
 from agent_rl.engines.scheduler import Scheduler
 from agent_rl.engines.settings import EngineSettings
 from agent_rl.engines.slots import SlotTable
@@ -161,23 +161,12 @@ class TransformersEngine:
 
     def _job(self, request: GenerationRequest) -> Job:
         """Check the request; a bad one is the caller's mistake and must not reach the batch."""
-        check_sampling(request.sampling)
-        if request.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {request.max_new_tokens}, at least 1 is needed")
-        if not request.ids:
-            raise ValueError(f"the request of trajectory {request.trajectory!r} has no ids")
-        if min(request.ids) < 0 or max(request.ids) >= self._vocabulary:
-            raise ValueError(
-                f"the request of trajectory {request.trajectory!r} has ids from {min(request.ids)} to "
-                f"{max(request.ids)}, the model's vocabulary has {self._vocabulary}"
-            )
-        if len(request.ids) >= self.max_length:
-            raise ValueError(
-                f"the request of trajectory {request.trajectory!r} has {len(request.ids)} tokens, the engine serves "
-                f"{self.max_length} with at least one to sample (engine.max_length, max_position_embeddings)"
-            )
-        if request.stop_at_fence and self._scanner is None:
-            raise ValueError("the request sets stop_at_fence, but the engine was made without a scanner")
+        check_request(
+            request,
+            vocabulary=self._vocabulary,
+            max_length=self.max_length,
+            can_stop_at_fence=self._scanner is not None,
+        )
         loop = asyncio.get_running_loop()
         return Job(
             request=request,
@@ -186,16 +175,6 @@ class TransformersEngine:
             limit=min(request.max_new_tokens, self.max_length - len(request.ids)),
             scanner=self._scanner() if request.stop_at_fence and self._scanner else None,
         )
-
-
-def check_sampling(sampling: Sampling) -> None:
-    """Refuse a temperature, top_p or top_k that means nothing."""
-    if not 0.0 <= sampling.temperature < math.inf:
-        raise ValueError(f"temperature is {sampling.temperature}; it is 0 (greedy) or a positive number")
-    if not 0.0 < sampling.top_p <= 1.0:
-        raise ValueError(f"top_p is {sampling.top_p}; it is more than 0 and at most 1 (off)")
-    if sampling.top_k < 0:
-        raise ValueError(f"top_k is {sampling.top_k}; it is a number of tokens, or 0 (off)")
 
 
 def default_eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
