@@ -157,6 +157,17 @@ async def _hoard(backend: Backend, code: str) -> bool:
     return result.status is Status.OOM or (result.error is not None and result.error.type == "MemoryError")
 
 
+async def hoards_held(backend: Backend, beyond_mb: int) -> bool:
+    """Whether a program is stopped at the boundary's own memory limit though its request allows `beyond_mb`."""
+    slot = await backend.start_slot(bare=True)
+    try:
+        limits = CANARY_LIMITS.model_copy(update={"memory_mb": beyond_mb})
+        result = await slot.run(ExecuteRequest(code=MEMORY, limits=limits))
+    finally:
+        await slot.destroy()
+    return result.status is Status.OOM and result.max_rss_mb < beyond_mb
+
+
 async def try_out(backend: Backend, wanted: Tier, remedy: str) -> Probe:
     """Start slots of `backend` and let the canaries attack them; the tier is what they prove, `wanted` at most."""
     checks: dict[str, bool] = {}

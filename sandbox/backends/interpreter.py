@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -76,3 +77,12 @@ def zygote_command(python: str = sys.executable) -> list[str]:
 def supervisor_command(folder: str, python: str = sys.executable) -> list[str]:
     """How the supervisor is started: the same Python, isolated and without site packages."""
     return [python, "-I", "-S", "-B", f"{folder}/supervisor.py"]
+
+
+def source_digest(folder: Path = INSIDE) -> str:
+    """Digest of the files that run inside a boundary; an image's supervisor says its own, in the same words."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()

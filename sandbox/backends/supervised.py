@@ -66,17 +66,21 @@ class SupervisedSlot:
             await release()
             raise SlotError(f"{backend}: cannot start {command[0]}: {error}") from error
         slot = cls(process, backend, tier, release)
-        try:
-            header, _ = await asyncio.wait_for(slot._receive(), start_s)
-            slot.ready = header["ready"]
-        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError, KeyError) as error:
-            await slot.destroy()
-            said = slot.complaints().strip().splitlines() or [type(error).__name__]
-            raise SlotError(f"{backend}: the slot did not start: {said[-1]}") from error
-        except BaseException:
-            await slot.destroy()
-            raise
+        await slot.warm(start_s)
         return slot
+
+    async def warm(self, start_s: float) -> None:
+        """Wait until the supervisor says that it is ready; the slot is destroyed if it is not. Raises SlotError."""
+        try:
+            header, _ = await asyncio.wait_for(self._receive(), start_s)
+            self.ready = header["ready"]
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError, KeyError) as error:
+            await self.destroy()
+            said = self.complaints().strip().splitlines() or [type(error).__name__]
+            raise SlotError(f"{self.backend}: the slot did not start: {said[-1]}") from error
+        except BaseException:
+            await self.destroy()
+            raise
 
     @property
     def pid(self) -> int:

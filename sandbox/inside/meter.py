@@ -91,8 +91,11 @@ def memory(root: int, budget_s: float = 0.05) -> int:
     return total
 
 
-def disk_usage(folder: str) -> tuple[int, int]:
-    """(bytes, files) beneath `folder`, as allocated, links not followed."""
+def disk_usage(folder: str, mounted: bool = False) -> tuple[int, int]:
+    """(bytes, files) beneath `folder`, as allocated, links not followed; `mounted`: a file system of its own."""
+    if mounted:
+        found = os.statvfs(folder)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_files - found.f_ffree
     size = count = 0
     queue = [folder]
     while queue:

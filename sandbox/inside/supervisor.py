@@ -25,6 +25,7 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import confine  # noqa: E402
+import container  # noqa: E402
 from meter import Cgroup, descendants, disk_usage, memory, tasks_of_user, usage  # noqa: E402
 from sessions import Sessions  # noqa: E402
 from streams import Capture, Run, Session, memory_file  # noqa: E402
@@ -55,6 +56,8 @@ class Supervisor(Sessions, Workspace):
         self.config = config
         self.fresh = True
         self.cgroup = Cgroup(config["cgroup"]) if config.get("cgroup") else None
+        if config.get("container"):
+            self.cgroup = container.own_group()
         self.sizes = (0, 0)
         self.session: Session | None = None
         self.session_limits: dict[str, Any] = {}
@@ -71,6 +74,8 @@ class Supervisor(Sessions, Workspace):
         """Own mounts, then the zygote; returns what it said when warm."""
         confine.prctl(confine.PR_SET_DUMPABLE, 0)
         confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
+        if self.config.get("container"):
+            container.settle(self.config, HostGone)
         if self.config["mounts"]:
             confine.unshare_mounts()
             self.set_sizes(64 << 20, 4096, first=True)
@@ -88,7 +93,7 @@ class Supervisor(Sessions, Workspace):
         self.base = ready["memory"]
         if self.cgroup:
             self.cgroup.set_base()
-        return ready
+        return ready | ({"inside": container.source_digest()} if self.config.get("container") else {})
 
     def become_zygote(self, control: socket.socket) -> None:
         if self.cgroup:
@@ -315,13 +320,17 @@ class Supervisor(Sessions, Workspace):
                 run.notes.append("stopped: more processes and threads than it may have")
                 return self.stop(run, "processes")
             allowed = limits["memory_mb"] << 20
-            if not self.cgroup and used["bytes"] > allowed and memory(self.zygote_pid) > allowed:
+            if self.cgroup:
+                over = isinstance(self.cgroup, container.OwnGroup) and self.cgroup.over(allowed)
+            else:
+                over = used["bytes"] > allowed and memory(self.zygote_pid) > allowed
+            if over:
                 return self.stop(run, "oom")
         if cpu > limits["cpu_s"]:
             return self.stop(run, "cpu_timeout")
         if not self.config["mounts"]:
             for path in self.config["writable"]:
-                size, files = disk_usage(path)
+                size, files = disk_usage(path, mounted=bool(self.config.get("container")))
                 if size > limits["disk_mb"] << 20 or files > limits["inodes"]:
                     run.notes.append(f"stopped: {size >> 20} MiB in {files} files on disk are more than it may have")
                     return self.stop(run, "disk")

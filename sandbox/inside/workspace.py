@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import confine
+import container
 
 FETCH_BYTES, FETCH_FILES = 10 << 20, 100
 
@@ -61,15 +62,25 @@ class Workspace:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self.config["workdir"], "main.py"))
         for path in self.config["writable"]:
-            if not os.listdir(path):
-                continue
             if self.config["mounts"]:
-                confine.unmount(path)
-                confine.mount_tmpfs(path, *self.sizes)
-                self.fresh = True
-            elif not empty(path, time.monotonic() + 2):
+                if os.listdir(path):
+                    confine.unmount(path)
+                    confine.mount_tmpfs(path, *self.sizes)
+                    self.fresh = True
+            elif not emptied(path):
                 return False
+        if self.config.get("container") and not self.config["landlock"]:
+            return container.names_intact(self.config["names"])
         return True
+
+
+def emptied(path: str) -> bool:
+    """Whether `path`, which a program may have closed to us or filled beyond what can be named, is empty now."""
+    try:
+        os.chmod(path, 0o700)
+        return not os.listdir(path) or empty(path, time.monotonic() + 2)
+    except (OSError, RecursionError):
+        return False
 
 
 def empty(path: str, deadline: float) -> bool:
