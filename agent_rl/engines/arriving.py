@@ -24,7 +24,7 @@ class ArrivingTurn:
         limit: most tokens that may be sampled: the request's cap, or what the context has room for.
         eos_ids: ids that end a turn, and are part of it.
         text: piece of text that an id adds.
-        scanner: looks for the closing fence; None if the turn does not end there.
+        scanner: makes what looks for the closing fence; None if the turn does not end there.
     """
 
     def __init__(
@@ -34,18 +34,24 @@ class ArrivingTurn:
         limit: int,
         eos_ids: frozenset[int],
         text: Callable[[int], str],
-        scanner: Scanner | None,
+        scanner: Callable[[], Scanner] | None,
     ):
         self.request, self.limit = request, limit
-        self.ids: list[int] = []
         self.surplus = 0
         """Tokens that came behind the end, and were dropped."""
+        self._eos_ids, self._text = eos_ids, text
+        self._scanner_of = scanner
+        self._begun = time.monotonic()
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Forget what has come."""
+        self.ids: list[int] = []
         self.finish: FinishReason | None = None
         self._logprobs: list[float] = []
         self._versions: list[int] = []
-        self._eos_ids, self._text, self._scanner = eos_ids, text, scanner
+        self._scanner = None if self._scanner_of is None else self._scanner_of()
         self._scanned = 0
-        self._begun = time.monotonic()
 
     def take(self, ids: Sequence[int], logprobs: Sequence[float], version: int) -> bool:
         """Take the next tokens, all sampled with weights of that version; whether the turn has ended.

@@ -6,15 +6,26 @@ import copy
 import hashlib
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from agent_rl.engines.sources import ModelError, ModelSource, resolve_model
 
-__all__ = ["ModelError", "choose_device", "load_model", "model_fingerprint", "resolve_model", "save_model"]
+__all__ = [
+    "ModelError",
+    "choose_device",
+    "load_description",
+    "load_model",
+    "loadable",
+    "model_fingerprint",
+    "resolve_model",
+    "save_model",
+    "weights_fingerprint",
+]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -68,6 +79,48 @@ def load_model(
             "they belong to different models, or tokens were added without resize_token_embeddings"
         )
     return model.to(place).eval(), tokenizer
+
+
+def load_description(path_or_name: str) -> tuple[Any, Any]:
+    """What `load_model` gives, without weights: something with the model's `config` and `generation_config`, and its
+    tokenizer. For a model whose weights another process has.
+
+    Raises:
+        ModelError: the model cannot be found or read.
+    """
+    source = resolve_model(path_or_name)
+    options: dict[str, Any] = {} if source.gguf_file is None else {"gguf_file": source.gguf_file}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.location, **options)
+        config = AutoConfig.from_pretrained(source.location, **options)
+    except (OSError, ValueError, KeyError) as problem:
+        raise ModelError(f"configuration or tokenizer of {path_or_name!r} cannot be loaded: {problem}") from problem
+    try:
+        generation = GenerationConfig.from_pretrained(source.location)
+    except OSError:  # no generation_config.json: transformers takes the model's own configuration
+        generation = GenerationConfig.from_model_config(config)
+    return SimpleNamespace(config=config, generation_config=generation), tokenizer
+
+
+def loadable(path_or_name: str) -> str | None:
+    """Folder or hub name that any program loads this model from; None for a GGUF file, which must be converted."""
+    source = resolve_model(path_or_name)
+    return source.location if source.gguf_file is None else None
+
+
+def weights_fingerprint(location: str) -> str:
+    """Checksum of a folder's weight files (BLAKE2b, 32 hexadecimal digits), read and not loaded; of a hub name, the
+    name."""
+    digest = hashlib.blake2b(digest_size=16)
+    files = sorted(f for f in Path(location).glob("*") if f.suffix in (".safetensors", ".bin"))
+    if not files:
+        return location
+    for file in files:
+        digest.update(file.name.encode())
+        with file.open("rb") as content:
+            while block := content.read(1 << 24):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:

@@ -45,6 +45,10 @@ class VllmSettings(Settings):
     startup_timeout_s: float = Field(600.0, gt=0)
     """Longest wait for the engine processes to be ready."""
 
+    transport: Literal["auto", "shared_memory", "nccl", "ipc"] = "auto"
+    """Way of new weights to the engines: shared memory on one machine, NCCL between GPUs, CUDA IPC on the same GPU;
+    `auto` takes shared memory on a CPU, `ipc` for colocated and `nccl` for other GPUs."""
+
     weights_timeout_s: float = Field(600.0, gt=0)
     """Longest wait for the engines to take new weights."""
 

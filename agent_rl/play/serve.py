@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from agent_rl.engines.loading import load_model, model_fingerprint
+from agent_rl.engines.loading import (
+    load_description,
+    load_model,
+    loadable,
+    model_fingerprint,
+    weights_fingerprint,
+)
 from agent_rl.engines.pieces import TokenPieces
 from agent_rl.play.settings import PlaySettings
 from agent_rl.rollout.run import Rollout
@@ -33,7 +39,7 @@ class Playing:
     tir: TirSettings
     """The episode's settings as they are played: within the model's context."""
     fingerprint: str
-    """Checksum of the weights."""
+    """Checksum of the weights; of a remote server, where it is."""
     tokenizer: Any
 
     @property
@@ -51,19 +57,20 @@ async def playing(settings: PlaySettings, *, say: Callable[[str], None], seed: i
     """Load the model and serve it.
 
     Raises:
-        ConfigError, ModelError, TemplateError, SandboxClientError: what cannot work, in plain words.
+        ConfigError, ModelError, TemplateError, SandboxClientError, InfrastructureError: what cannot work, in plain
+            words.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
     disable_progress_bar()  # of loading, which would stand in the middle of what the command says
-    model, tokenizer = load_model(settings.model.path, dtype=settings.engine.dtype, device=settings.engine.device)
+    model, tokenizer, fingerprint = _loaded(settings)
     tir = within_context(settings.tir, model, say)
     form = format_of(model, tokenizer, tir, settings.model)
-    fingerprint = model_fingerprint(model)
     async with serve(
         model,
         tokenizer,
         form,
+        source=loadable(settings.model.path),
         tir=tir,
         engine=settings.engine,
         rewards=settings.rewards,
@@ -74,6 +81,19 @@ async def playing(settings: PlaySettings, *, say: Callable[[str], None], seed: i
         say=say,
     ) as served:
         yield Playing(served, form, tir, fingerprint, tokenizer)
+
+
+def _loaded(settings: PlaySettings) -> tuple[Any, Any, str]:
+    """Model, tokenizer and fingerprint; only the description of a model whose weights the engine loads itself."""
+    path, engine = settings.model.path, settings.engine
+    location = loadable(path)
+    if engine.kind == "remote":
+        return *load_description(path), f"{engine.remote.model or 'the model'} at {', '.join(engine.remote.urls)}"
+    if engine.kind == "vllm" and location is not None:
+        return *load_description(path), weights_fingerprint(location)
+    device = engine.device if engine.kind == "transformers" else "cpu"
+    model, tokenizer = load_model(path, dtype=engine.dtype, device=device)
+    return model, tokenizer, model_fingerprint(model)
 
 
 def within_context(tir: TirSettings, model: Any, say: Callable[[str], None]) -> TirSettings:

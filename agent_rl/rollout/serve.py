@@ -8,18 +8,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from agent_rl.config import ConfigError
 from agent_rl.engines.base import Engine
 from agent_rl.engines.settings import EngineSettings
-from agent_rl.engines.transformers import TransformersEngine, default_eos_ids
+from agent_rl.engines.transformers import default_eos_ids
 from agent_rl.rewards.settings import RewardSettings
 from agent_rl.rewards.verifier import Verifier
 from agent_rl.rollout.answers import ExtractionRules
+from agent_rl.rollout.engine import open_engine
 from agent_rl.rollout.run import Rollout
 from agent_rl.rollout.settings import ModelSettings, RolloutSettings, SandboxSettings
-from agent_rl.tir.fence import FenceScanner
 from agent_rl.tir.formats import PromptFormat, prompt_format
 from agent_rl.tir.settings import TirSettings
 from agent_rl.tir.tool import SandboxTool
@@ -46,10 +44,11 @@ def format_of(model: Any, tokenizer: Any, tir: TirSettings, settings: ModelSetti
 
 @asynccontextmanager
 async def serve(
-    model: Any,
+    model: Any | None,
     tokenizer: Any,
     form: PromptFormat,
     *,
+    source: str | None = None,
     tir: TirSettings,
     engine: EngineSettings,
     rewards: RewardSettings,
@@ -59,23 +58,29 @@ async def serve(
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> AsyncIterator[Served]:
-    """Play episodes of `model`, which the engine owns from here on.
+    """Play episodes of `model`, which the embedded engine owns from here on.
 
     Args:
+        source: folder or hub name of the same model, for an engine that loads it itself.
         deterministic: lockstep batches.
         seed: of the random numbers that the model's programs draw.
         say: told which isolation is used.
 
     Raises:
-        ConfigError, SandboxUnavailableError: no sandbox of the strength asked for.
+        ConfigError, SandboxUnavailableError: no sandbox of the strength asked for, or settings of the engine that do
+            not fit.
+        InfrastructureError: the engine does not start.
     """
     async with AsyncExitStack() as stack:
         client, isolation = await open_sandbox(stack, sandbox)
         say(f"sandbox: {isolation}")
         verifier = await stack.enter_async_context(Verifier(rewards.verifier))
-        running = _engine(model, tokenizer, form, engine.model_copy(update={"deterministic": deterministic}))
-        stack.push_async_callback(running.close)
-        await running.start()
+        settings = engine.model_copy(update={"deterministic": deterministic})
+        running = await open_engine(
+            stack, model, tokenizer, form, settings, source=source, longest=tir.max_total_tokens
+        )
+        if settings.kind != "transformers":
+            say(f"engine: {settings.description}")
 
         def open_tool(problem: Problem, sample: int) -> SandboxTool:
             return SandboxTool(client, tir.tool, seed=seed)
@@ -92,12 +97,6 @@ async def serve(
             lockstep=deterministic,
         )
         yield Served(episodes, running, isolation)
-
-
-def _engine(model: Any, tokenizer: Any, form: PromptFormat, settings: EngineSettings) -> TransformersEngine:
-    if settings.dtype != "auto":
-        model = model.to(getattr(torch, settings.dtype))
-    return TransformersEngine(model, tokenizer, settings=settings, scanner=FenceScanner, eos_ids=form.eos_ids)
 
 
 async def open_sandbox(stack: AsyncExitStack, settings: SandboxSettings) -> tuple[SandboxClient, str]:

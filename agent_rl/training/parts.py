@@ -13,13 +13,14 @@ import torch
 from agent_rl.algorithms.settings import resolve
 from agent_rl.config import ConfigError
 from agent_rl.engines.base import Engine
-from agent_rl.engines.loading import load_model, model_fingerprint
+from agent_rl.engines.loading import load_model, loadable, model_fingerprint
 from agent_rl.engines.pieces import TokenPieces
 from agent_rl.learner.update import Learner
 from agent_rl.rollout.run import Rollout
 from agent_rl.rollout.serve import format_of, serve
 from agent_rl.tir.formats import PromptFormat
 from agent_rl.training.data import RunData, load_run_data, without_long_prompts
+from agent_rl.training.plan import why_untrainable
 from agent_rl.training.settings import RunConfig
 
 
@@ -47,6 +48,8 @@ async def build(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[
     Raises:
         ConfigError: what the configuration asks for is not there or does not fit.
     """
+    if reason := why_untrainable(config):
+        raise ConfigError(reason)
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
@@ -54,10 +57,12 @@ async def build(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[
     form = format_of(model, tokenizer, config.tir, config.model)
     data = _data(config, tokenizer, form)
     fingerprints = {"data": data.train.fingerprint, "base model": model_fingerprint(model)}
+    embedded = config.engine.kind == "transformers"
     async with serve(
-        copy.deepcopy(model),
+        copy.deepcopy(model) if embedded else model,
         tokenizer,
         form,
+        source=loadable(config.model.path),
         tir=config.tir,
         engine=config.engine,
         rewards=config.rewards,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from dataclasses import dataclass, field
 
@@ -35,6 +36,26 @@ def recipe_sentence(config: RunConfig) -> str:
     parts += [g for g in ("prefix_budget", "divergence_mask", "sequence_mask") if getattr(recipe, g) is not None]
     parts += [f"mismatch {recipe.mismatch.kind}", f"aggregation {recipe.aggregation.mode}"]
     return f"method {recipe.name}: " + ", ".join(parts)
+
+
+def engine_sentence(config: RunConfig) -> str:
+    """The engine in words."""
+    return config.engine.model_copy(update={"deterministic": config.deterministic}).description
+
+
+def why_untrainable(config: RunConfig) -> str | None:
+    """Why a run cannot train with its engine; None if it can."""
+    if config.engine.kind == "remote":
+        return (
+            "engine.kind = remote serves weights that training cannot change; train with engine.kind = vllm or "
+            "transformers, and use remote for `agent-rl eval`"
+        )
+    if config.engine.kind == "vllm" and config.deterministic:
+        return (
+            "deterministic = true needs engine.kind = transformers: vLLM's batches depend on when requests come; set "
+            "deterministic = false"
+        )
+    return None
 
 
 @dataclass(frozen=True)
@@ -99,12 +120,18 @@ def make_plan(config: RunConfig, shape: ModelShape, problems: int, sandbox: str)
         f"data: {problems} problems to train on; held out: {', '.join(config.evals) or 'nothing'}",
         f"episode: at most {config.tir.max_turns} turns of {config.tir.max_turn_tokens} tokens, "
         f"{config.tir.max_total_tokens} tokens in all",
-        f"engine: {config.engine.kind}, {'lockstep' if config.deterministic else 'continuous'} batches",
+        f"engine: {engine_sentence(config)}",
         f"sandbox: {sandbox}",
         f"memory: about {_size(memory.total)} at the peak (weights {_size(memory.weights)}, optimiser "
         f"{_size(memory.optimizer)}, gradients {_size(memory.gradients)}, activations {_size(memory.activations)}, "
         f"cache {_size(memory.kv_cache)}) of {_size(available)}",
     ]
+    if reason := why_untrainable(config):
+        plan.refusals.append(reason)
+    if config.engine.kind == "vllm" and importlib.util.find_spec("vllm") is None:
+        plan.refusals.append(
+            "engine.kind = vllm needs the package vllm, which is not installed: pip install 'agent-rl[vllm]'"
+        )
     if resolve(config.method).needs_topk():
         plan.refusals.append(
             f"method {config.method.preset} with a top-k divergence needs top-k log-probs, which no engine here "

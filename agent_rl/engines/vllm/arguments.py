@@ -10,8 +10,8 @@ from typing import Any
 from agent_rl.config import ConfigError
 from agent_rl.engines.settings import EngineSettings
 
-WORKER = "agent_rl.engines.vllm.worker.WeightLoader"
-"""Class whose methods every vLLM worker gets."""
+WORKER = "agent_rl.weights.vllm.worker.WeightWorker"
+"""Class whose methods every vLLM worker gets. Importing it there makes our weight transport known."""
 
 
 def engine_arguments(model: str, settings: EngineSettings, *, cpu: bool, can_sleep: bool) -> dict[str, Any]:
@@ -35,6 +35,7 @@ def engine_arguments(model: str, settings: EngineSettings, *, cpu: bool, can_sle
         "enable_prefix_caching": settings.keep_cache,
         "enforce_eager": cpu if own.enforce_eager is None else own.enforce_eager,
         "worker_extension_cls": WORKER,
+        "weight_transfer_config": {"backend": _transport(settings, cpu=cpu)},
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
@@ -51,6 +52,15 @@ def engine_arguments(model: str, settings: EngineSettings, *, cpu: bool, can_sle
     if taken := sorted(found.keys() & own.extra.keys()):
         raise ConfigError(f"engine.vllm.extra names {taken[0]!r}, which other settings decide; leave it out")
     return found | own.extra
+
+
+def _transport(settings: EngineSettings, *, cpu: bool) -> str:
+    """Backend of vLLM's weight-transfer layer by which new weights come."""
+    if settings.vllm.transport != "auto":
+        return {"shared_memory": "agent_rl_shared_memory"}.get(settings.vllm.transport, settings.vllm.transport)
+    if cpu:
+        return "agent_rl_shared_memory"
+    return "ipc" if settings.vllm.placement == "colocated" else "nccl"
 
 
 def check_names(arguments: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -128,7 +128,7 @@ class VllmEngine:
             limit=min(request.max_new_tokens, self.max_length - len(request.ids)),
             eos_ids=self.eos_ids,
             text=self._text,
-            scanner=self._scanner() if request.stop_at_fence and self._scanner else None,
+            scanner=self._scanner if request.stop_at_fence else None,
         )
         task = asyncio.create_task(self._follow(turn))
         self._running[request.trajectory] = task
@@ -191,6 +191,10 @@ class VllmEngine:
         self._routes.forget(trajectory)
         if task := self._running.get(trajectory):
             task.cancel()
+
+    def pin(self, trajectory: str, rank: int) -> None:
+        """Have a trajectory played by that engine, of several."""
+        self._routes.pin(trajectory, rank)
 
     def expect(self, trajectories: Iterable[str]) -> None:
         """Nothing to announce: batches are not in lockstep."""

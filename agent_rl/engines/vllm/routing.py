@@ -23,6 +23,12 @@ class Routes:
             self._load[rank] += 1
         return self._of[trajectory]
 
+    def pin(self, trajectory: str, rank: int) -> None:
+        """The trajectory is to be played by that engine."""
+        if len(self._load) > 1 and trajectory not in self._of:
+            self._of[trajectory] = rank
+            self._load[rank] += 1
+
     def forget(self, trajectory: str) -> None:
         """The trajectory has ended."""
         rank = self._of.pop(trajectory, None)
