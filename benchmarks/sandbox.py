@@ -6,7 +6,8 @@ Measured, in interleaved rounds so that a noisy machine disturbs all alike; medi
 
 - the service over HTTP (embedded, isolation chosen automatically), a trivial and a sympy program;
 - the bare fork loop: the same interpreter, as warm, forking and collecting output with no isolation, no
-  limits and no HTTP, one process a core: the limit of this design;
+  limits and no HTTP, one process a core: the limit of this design (but for the huge pages of
+  `sandbox/inside/pages.py`, which only the service's warm interpreters have);
 - a fresh `python` per program, one at a time a core;
 - `docker run` per program, where an engine answers.
 
@@ -158,7 +159,8 @@ async def cpu_floor(client: SandboxClient, service_pid: int, concurrency: int, s
     service = psutil.Process(service_pid)
 
     def inside() -> float:
-        total = 0.0
+        ended = service.cpu_times()  # slots that were replaced meanwhile
+        total = ended.children_user + ended.children_system
         for process in service.children(recursive=True):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system

@@ -107,6 +107,7 @@ class Zygote:
         self.program.open_stdio()  # every fork inherits them, on descriptors of its own
         gc.collect()
         gc.freeze()
+        load("pages").collapse()
         self.base = memory_bytes()
         return {"versions": versions, "failures": failures, "threads": threads, "memory": self.base,
                 "python": sys.version.split()[0], "pid": os.getpid()}  # fmt: skip
