@@ -12,15 +12,8 @@ from agent_rl.settings import Settings
 class SyncSettings(Settings):
     """How weights reach the engines, and what is asked of them afterwards."""
 
-    transport: Literal["auto", "shared_memory", "nccl", "ipc"] = "auto"
-    """Way to vLLM engines: POSIX shared memory on a CPU, NCCL between GPUs, CUDA IPC on the same GPU; `auto` takes
-    shared memory on a CPU, `ipc` for colocated and `nccl` for separate GPUs. The embedded engine copies directly."""
-
     adapters: Literal["merged", "separate"] = "merged"
     """With `learner.lora`: send whole weights with the adapter merged in, or the adapter alone (vLLM's LoRA)."""
-
-    running: Literal["keep", "wait", "abort"] = "keep"
-    """Requests that run while new weights come: go on with the new ones, be finished first, or be cut short."""
 
     checksums: bool = True
     """Compare a checksum of every tensor that was sent with what each engine serves."""

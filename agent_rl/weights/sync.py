@@ -26,7 +26,7 @@ ADVICE = {
     FaultKind.SKIPPED: "the transport or the engine's loader left tensors out",
     FaultKind.SWAPPED: "names were mapped wrongly between trainer and engine, or were mixed up on the way",
     FaultKind.HALF_UPDATE: "the sender or the receiver ended in the middle of the update",
-    FaultKind.NOTHING_ARRIVED: "the update went to another engine, or nowhere (sync.transport)",
+    FaultKind.NOTHING_ARRIVED: "the update went to another engine, or nowhere (engine.vllm.transport)",
     FaultKind.ADAPTER_MISSING: "the adapter was not registered or requests do not name it; try sync.adapters=merged",
     FaultKind.DIFFERENT: "the weights were damaged on the way, or the engine changed them",
     FaultKind.NOT_SERVED: "trainer and engine run different architectures (model.path)",
