@@ -117,7 +117,7 @@ def _sandbox(config: RunConfig | None) -> list[Finding]:
 
 
 def _run_checks(config: RunConfig) -> list[Check]:
-    from agent_rl.doctor import data, machine, memory, model
+    from agent_rl.doctor import data, engine, machine, memory, model
     from agent_rl.doctor.subject import Subject
 
     subject = Subject(config)
@@ -142,6 +142,7 @@ def _run_checks(config: RunConfig) -> list[Check]:
         Check("gold answers", lambda: data.check_golds(subject), ("data",)),
         Check("contamination", lambda: data.check_contamination(subject), ("data",)),
         Check("prompts", lambda: data.check_prompts(subject), ("data", "template")),
+        Check("engine", lambda: engine.check_engine(config), ("extras",)),
         Check("weights", lambda: model.check_weights(subject), ("model", "tokenizer", "memory")),
     ]
 

@@ -54,6 +54,20 @@ def sets_from_options(names: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in (("data", data), ("benchmarks", benchmarks)) if value}
 
 
+def endpoint_from_options(urls: Sequence[str], name: str | None) -> dict[str, Any]:
+    """`--endpoint` and `--model` values as configuration: vLLM servers that have the policy's weights.
+
+    Raises:
+        ConfigError: a name without an address.
+    """
+    if not urls:
+        if name is not None:
+            raise ConfigError(f"--model {name} names a model of a server: give --endpoint, or the model as an argument")
+        return {}
+    remote: dict[str, Any] = {"url": urls[0] if len(urls) == 1 else list(urls)}
+    return {"engine": {"kind": "remote", "remote": remote | ({"model": name} if name is not None else {})}}
+
+
 def _set_name(path: str, taken: Mapping[str, Any]) -> str:
     """A name that may head a folder: the file's stem, with its folder where that is just a split."""
     parts = Path(path).name.split(".")[0], Path(path).parent.name
@@ -110,6 +124,8 @@ async def _run(config: EvalConfig, policy: Policy, sets: Mapping[str, Problems],
             "rewards": config.rewards.model_dump(mode="json", exclude={"verifier"}),
             "dtype": config.engine.dtype,
         }
+        if config.engine.kind != "transformers":
+            identity["engine"] = config.engine.kind
         folder = _folder(config, identity)
 
         resolved = dump(served_config.model_copy(update={"tir": served.tir}))
