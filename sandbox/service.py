@@ -67,7 +67,10 @@ class SandboxService:
             from sandbox.backends.select import choose_backend
 
             self.backend, self.probes = await choose_backend(
-                self.settings.backend, self.settings.min_tier, packages=self.settings.packages
+                self.settings.backend,
+                self.settings.min_tier,
+                packages=self.settings.packages,
+                docker=self.settings.docker,
             )
         else:
             self.probes = [await self.backend.probe()]

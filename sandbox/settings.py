@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from sandbox.backends.base import Tier
+from sandbox.backends.docker_settings import DockerSettings
 from sandbox.schemas import Limits
 
 
@@ -75,6 +76,8 @@ class ServiceSettings(SandboxSettings):
     """Isolation: `auto` takes the strongest that passes its canary, or a backend's name."""
     min_tier: TierSetting = Tier.T1
     """Refuse to start on anything weaker."""
+    docker: DockerSettings = DockerSettings()
+    """Engine, image and runtime of the `docker` backend."""
     packages: tuple[str, ...] = ()
     """Modules to import in the warm interpreter beside the standard scientific set."""
 

@@ -102,6 +102,8 @@ class Backend(Protocol):
     """One way of isolating."""
 
     name: str
+    tier: Tier
+    """The most it can reach."""
 
     async def probe(self) -> Probe:
         """Try it: start a slot and let canary programs attack it."""

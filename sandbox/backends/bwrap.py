@@ -80,6 +80,7 @@ class BwrapBackend:
     """See the module."""
 
     name = "bwrap"
+    tier = Tier.T3
 
     def __init__(
         self,

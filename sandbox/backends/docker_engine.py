@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sandbox.backends.base import SlotError
 from sandbox.backends.docker_settings import DockerSettings
@@ -68,7 +68,9 @@ class Engine:
                 raise EngineError("the Docker SDK is not installed: pip install 'agent-rl[docker]'") from error
             path = self._socket_path()
             if not os.path.exists(path):
-                raise EngineError(f"there is no Docker engine at {path}: install one (package `docker.io`) and start it")
+                raise EngineError(
+                    f"there is no Docker engine at {path}: install one (package `docker.io`) and start it"
+                )
             if not os.access(path, os.R_OK | os.W_OK):
                 raise EngineError(f"this user may not use the Docker engine at {path}: add it to the group `docker`")
             try:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from sandbox.backends.base import Backend, Probe, Tier
 from sandbox.backends.bwrap import BwrapBackend
+from sandbox.backends.docker import DockerBackend
+from sandbox.backends.docker_settings import DockerSettings
 from sandbox.backends.embedded import LandlockBackend, UnsafeBackend
 
 BACKENDS: dict[str, Callable[..., Backend]] = {
     "bwrap": BwrapBackend,
+    "docker": DockerBackend,
     "landlock": LandlockBackend,
     "unsafe": UnsafeBackend,
 }
-AUTO = ("bwrap", "landlock")
-"""What `auto` tries, strongest first. `unsafe` is taken only when named."""
+AUTO = ("bwrap", "docker", "landlock")
+"""What `auto` tries, in this order: of the same tier the earlier is taken. `unsafe` is taken only when named."""
 
 
 class SandboxUnavailable(RuntimeError):
@@ -32,12 +36,14 @@ async def choose_backend(
     packages: Sequence[str] = (),
     cpus: float | None = 1.0,
     cgroups: bool = True,
+    docker: DockerSettings | None = None,
 ) -> tuple[Backend, list[Probe]]:
     """The strongest working backend (or the one named) and what every candidate did when it was tried.
 
     `packages` are imported into the warm interpreter beyond the default ones; `cpus` is each slot's share where
-    a control group can be had; `cgroups=False` does without. Raises SandboxUnavailable if nothing reaches
-    `min_tier`, ValueError for an unknown name. `auto` stops at the first candidate that holds its full strength.
+    a control group can be had; `cgroups=False` does without; `docker` says which engine and image the docker tier
+    uses. Raises SandboxUnavailable if nothing reaches `min_tier`, ValueError for an unknown name. `auto` stops where no
+    later candidate could be stronger.
     """
     if name != "auto" and name not in BACKENDS:
         raise ValueError(f"unknown sandbox backend {name!r}: it is auto, {', '.join(BACKENDS)}")
@@ -49,13 +55,14 @@ async def choose_backend(
         )
     best: tuple[Tier, Backend] | None = None
     probes: list[Probe] = []
-    for candidate in AUTO if name == "auto" else (name,):
-        backend = BACKENDS[candidate](packages=packages, cpus=cpus, cgroups=cgroups)
+    names = AUTO if name == "auto" else (name,)
+    candidates = [make_backend(n, packages=packages, cpus=cpus, cgroups=cgroups, docker=docker) for n in names]
+    for number, backend in enumerate(candidates, start=1):
         probe = await backend.probe()
         probes.append(probe)
         if probe.tier is not None and (best is None or probe.tier > best[0]):
             best = probe.tier, backend
-        if best is not None and best[0] >= Tier.T2:
+        if best is not None and all(later.tier <= best[0] for later in candidates[number:]):
             break
     if best is None or best[0] < min_tier:
         reached = f"the best is {best[1].name} at {best[0].name}" if best else "none works"
@@ -64,6 +71,13 @@ async def choose_backend(
             f"no sandbox of tier {min_tier.name} or better can be had here ({reached}):\n{reasons}", probes
         )
     return best[1], probes
+
+
+def make_backend(name: str, *, docker: DockerSettings | None = None, **options: Any) -> Backend:
+    """The backend called `name`. `options`: packages, cpus, cgroups as for :func:`choose_backend`."""
+    if name == DockerBackend.name and docker is not None:
+        options["settings"] = docker
+    return BACKENDS[name](**options)
 
 
 def _reached(probe: Probe) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
 import pytest
 
-from sandbox.backends.base import Backend, Slot, SlotError, Tier
+from sandbox.backends.base import Backend, Probe, Slot, SlotError, Tier
 from sandbox.backends.bwrap import BwrapBackend
 from sandbox.backends.canary import REQUIRED, required, try_out
+from sandbox.backends.docker_settings import DockerSettings
 from sandbox.backends.embedded import LandlockBackend, UnsafeBackend
-from sandbox.backends.select import SandboxUnavailable, choose_backend
+from sandbox.backends.select import AUTO, SandboxUnavailable, choose_backend
 from sandbox.inside import confine
 
 
@@ -48,16 +50,43 @@ async def test_unknown_names_are_refused() -> None:
         await choose_backend("chroot")
 
 
-async def test_without_bubblewrap_auto_takes_landlock_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_bubblewrap_and_docker_auto_takes_landlock_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     if not confine.landlock_abi():
         pytest.skip("the kernel has no Landlock")
     monkeypatch.setattr("sandbox.backends.bwrap.shutil.which", lambda _: None)
-    backend, probes = await choose_backend()
-    assert backend.name == "landlock" and [probe.backend for probe in probes] == ["bwrap", "landlock"]
+    nowhere = DockerSettings(host="unix:///nowhere/docker.sock")
+    backend, probes = await choose_backend(docker=nowhere)
+    assert backend.name == "landlock" and [probe.backend for probe in probes] == ["bwrap", "docker", "landlock"]
     assert probes[0].tier is None and "bubblewrap" in probes[0].reason
+    assert probes[1].tier is None and "/nowhere/docker.sock" in probes[1].reason
     with pytest.raises(SandboxUnavailable, match="T2") as refused:
-        await choose_backend("auto", Tier.T2)
-    assert "package `bubblewrap`" in str(refused.value)
+        await choose_backend("auto", Tier.T2, docker=nowhere)
+    assert "package `bubblewrap`" in str(refused.value) and "package `docker.io`" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("tiers", "chosen", "tried"),
+    [
+        ({"bwrap": Tier.T3, "docker": Tier.T3}, "bwrap", 1),
+        ({"bwrap": Tier.T2, "docker": Tier.T3}, "docker", 2),
+        ({"bwrap": Tier.T2, "docker": None}, "bwrap", 2),
+        ({"bwrap": None, "docker": None, "landlock": Tier.T1}, "landlock", 3),
+    ],
+)
+async def test_auto_takes_the_strongest_and_of_equals_the_first(
+    monkeypatch: pytest.MonkeyPatch, tiers: dict[str, Tier | None], chosen: str, tried: int
+) -> None:
+    class Claims:
+        def __init__(self, name: str, **_: object) -> None:
+            self.name, self.tier = name, Tier.T1 if name == "landlock" else Tier.T3
+
+        async def probe(self) -> Probe:
+            return Probe(self.name, tiers[self.name], reason="as told")
+
+    backends = {name: functools.partial(Claims, name) for name in ("bwrap", "docker", "landlock")}
+    monkeypatch.setattr("sandbox.backends.select.BACKENDS", backends)
+    backend, probes = await choose_backend()
+    assert backend.name == chosen and len(probes) == tried
 
 
 class Leaky(UnsafeBackend):
@@ -67,7 +96,7 @@ class Leaky(UnsafeBackend):
 
 
 async def test_a_boundary_that_does_not_hold_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandbox.backends.select.BACKENDS", {"bwrap": Leaky, "landlock": Leaky})
+    monkeypatch.setattr("sandbox.backends.select.BACKENDS", dict.fromkeys(AUTO, Leaky))
     with pytest.raises(SandboxUnavailable, match="network_blocked"):
         await choose_backend()
 
