@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import torch
 
+from agent_rl.config import ConfigError
 from agent_rl.engines.base import Engine
 from agent_rl.engines.transformers import TransformersEngine
 from agent_rl.learner.update import Learner
 from agent_rl.weights.proof import SyncLog
 from agent_rl.weights.settings import SyncSettings
-from agent_rl.weights.sync import WeightSync
+from agent_rl.weights.sync import Source, WeightSync
 from agent_rl.weights.target import Carrier, DirectCarrier, EmbeddedTarget, OpaqueTarget, Target
 
 
 def weight_sync(
     learner: Learner, engine: Engine, settings: SyncSettings, *, vocabulary: int, log: SyncLog | None = None
 ) -> WeightSync:
-    """The hand-over from `learner` to `engine`; `vocabulary` is the number of ids that the tokenizer has."""
+    """The hand-over from `learner` to `engine`; `vocabulary` is the number of ids that the tokenizer has.
+
+    Raises:
+        ConfigError: the settings ask for what this engine or learner does not have.
+    """
+    source: Source = learner
     targets: list[Target]
     carrier: Carrier
+    serves = getattr(getattr(engine, "settings", None), "kind", "")
+    if settings.adapters == "separate" and (learner.settings.lora is None or serves != "vllm"):
+        raise ConfigError("sync.adapters = separate needs learner.lora and engine.kind = vllm; set it to merged")
     if isinstance(engine, TransformersEngine):
         targets, carrier = [EmbeddedTarget(engine)], DirectCarrier([engine])
+    elif serves == "vllm":
+        from agent_rl.weights.vllm.build import to_vllm
+
+        source, targets, carrier = to_vllm(learner, engine, settings)
     else:
         targets, carrier = [OpaqueTarget(engine)], DirectCarrier([engine])
     positions = getattr(learner.model.config.get_text_config(decoder=True), "max_position_embeddings", None) or 1 << 20
     return WeightSync(
-        learner,
+        source,
         targets,
         carrier,
         settings,

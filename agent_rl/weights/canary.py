@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -97,7 +97,7 @@ def batch_of(answers: Sequence[CanaryAnswer]) -> TrainBatch:
     return TrainBatch(tuple(rows))
 
 
-def gap(answers: Sequence[CanaryAnswer], scores: dict[str, Tensor], limit: float) -> CanaryGap:
+def gap(answers: Sequence[CanaryAnswer], scores: Mapping[str, Tensor], limit: float) -> CanaryGap:
     """Compare log-probs of sampled tokens; `scores` maps the names of `batch_of` to the trainer's, [length]."""
     differences = []
     for number, answer in enumerate(answers):

@@ -87,7 +87,7 @@ def _version(sent: Sent, served: Served) -> list[Fault]:
 def _adapter(sent: Sent, served: Served, wrong: Mapping[str, TensorSum]) -> list[Fault]:
     names = [name for name in sent.tensors if name.startswith(ADAPTER)]
     missing = [name for name in names if name not in served.tensors]
-    if not names or not (missing or wrong.keys() & set(names)):
+    if not names or ADAPTER in served.unread or not (missing or wrong.keys() & set(names)):
         return []
     if len(missing) == len(names):
         text = (

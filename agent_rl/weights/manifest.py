@@ -48,6 +48,8 @@ class Sent:
     tensors: dict[str, TensorSum] = field(default_factory=dict)
     """In the order they were sent."""
     bytes: int = 0
+    kept: Mapping[str, TensorSum] = field(default_factory=dict)
+    """What was sent before, is not sent again and must still be served."""
 
     def watch(
         self, weights: Iterable[tuple[str, Tensor]], dtype_for: Callable[[str], torch.dtype | None]
@@ -64,7 +66,8 @@ class Sent:
     @property
     def expected(self) -> dict[str, TensorSum]:
         """What must be served under each name, tied names included."""
-        return self.tensors | {alias: self.tensors[name] for alias, name in self.ties.items() if name in self.tensors}
+        own = {**self.kept, **self.tensors}
+        return own | {alias: own[name] for alias, name in self.ties.items() if name in own}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,29 @@ class Served:
     """Beginnings of names whose tensors the engine keeps in a form that cannot be read back."""
     open: bool = False
     """An update was begun and not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A tensor that will be sent."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def described(model: nn.Module, dtype_for: Callable[[str], torch.dtype | None]) -> list[Described]:
+    """What `Learner.full_state` will yield, in its order, known without gathering anything."""
+    seen: set[int] = set()
+    found = []
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if ".lora_" in name or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        plain = name.replace(".base_layer.", ".")
+        dtype = dtype_for(plain) if tensor.is_floating_point() else None
+        found.append(Described(plain, tuple(tensor.shape), dtype or tensor.dtype))
+    return found
 
 
 def ties_of(model: nn.Module) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -15,7 +15,7 @@ from agent_rl.learner.batch import TrainBatch
 from agent_rl.types import InfrastructureError
 from agent_rl.weights import canary
 from agent_rl.weights.errors import SyncError
-from agent_rl.weights.faults import Fault, FaultKind, find_faults
+from agent_rl.weights.faults import ADAPTER, Fault, FaultKind, find_faults
 from agent_rl.weights.manifest import Sent, Served, TensorSum, adapted_by, ties_of, total
 from agent_rl.weights.proof import CanaryGap, EngineProof, SyncLog, SyncProof
 from agent_rl.weights.settings import SyncSettings
@@ -48,7 +48,7 @@ class Source(Protocol):
         """Whole weights by Hugging Face name."""
         ...
 
-    def old_logprobs(self, batch: TrainBatch) -> dict[str, Tensor]:
+    def old_logprobs(self, batch: TrainBatch) -> Mapping[str, Tensor]:
         """Log-probs of rows under the current weights."""
         ...
 
@@ -109,9 +109,14 @@ class WeightSync:
         if self.log is not None:
             self.log.drop_after(version)
 
+    async def close(self) -> None:
+        """Give back what the carrier holds; idempotent."""
+        if (close := getattr(self._carrier, "close", None)) is not None:
+            await close()
+
     async def _hand_over(self, version: int) -> SyncProof | None:
         started = time.perf_counter()
-        sent = Sent(version, self._ties, self._adapted)
+        sent = Sent(version, self._ties, self._adapted, kept=self._kept())
         if not self.targets:
             await asyncio.to_thread(self._follow)
             return None
@@ -135,6 +140,12 @@ class WeightSync:
         if any(faults):
             raise SyncError(self._message(version, faults), proof)
         return proof
+
+    def _kept(self) -> dict[str, TensorSum]:
+        """What an earlier hand-over sent and this one will not, if the source sends parts."""
+        if self._before is None or not getattr(self._source, "sends_parts", False):
+            return {}
+        return {n: e for n, e in self._before.items() if not n.startswith(ADAPTER) and n not in self._ties}
 
     def _follow(self) -> None:
         """The part of a rank without engines: its share of the gathers."""
@@ -187,7 +198,7 @@ class WeightSync:
         except InfrastructureError as error:
             raise SyncError(f"engine {target.name} failed on the canary of version {version}: {error}") from error
 
-    def _score(self, batches: list[TrainBatch]) -> list[dict[str, Tensor]]:
+    def _score(self, batches: list[TrainBatch]) -> list[Mapping[str, Tensor]]:
         sharding.gather(batches)
         return [self._source.old_logprobs(batch) for batch in batches]
 

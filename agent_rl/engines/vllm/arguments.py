@@ -14,6 +14,10 @@ WORKER = "agent_rl.weights.vllm.worker.WeightWorker"
 """Class whose methods every vLLM worker gets. Importing it there makes our weight transport known."""
 
 
+SHARED_MEMORY = "agent_rl_shared_memory"
+"""Name of our backend among those of vLLM's weight-transfer layer."""
+
+
 def engine_arguments(model: str, settings: EngineSettings, *, cpu: bool, can_sleep: bool) -> dict[str, Any]:
     """Arguments of `AsyncEngineArgs` for a model's folder or hub name.
 
@@ -35,7 +39,7 @@ def engine_arguments(model: str, settings: EngineSettings, *, cpu: bool, can_sle
         "enable_prefix_caching": settings.keep_cache,
         "enforce_eager": cpu if own.enforce_eager is None else own.enforce_eager,
         "worker_extension_cls": WORKER,
-        "weight_transfer_config": {"backend": _transport(settings, cpu=cpu)},
+        "weight_transfer_config": {"backend": transport(settings, cpu=cpu)},
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
@@ -54,13 +58,12 @@ def engine_arguments(model: str, settings: EngineSettings, *, cpu: bool, can_sle
     return found | own.extra
 
 
-def _transport(settings: EngineSettings, *, cpu: bool) -> str:
+def transport(settings: EngineSettings, *, cpu: bool) -> str:
     """Backend of vLLM's weight-transfer layer by which new weights come."""
-    if settings.vllm.transport != "auto":
-        return {"shared_memory": "agent_rl_shared_memory"}.get(settings.vllm.transport, settings.vllm.transport)
-    if cpu:
-        return "agent_rl_shared_memory"
-    return "ipc" if settings.vllm.placement == "colocated" else "nccl"
+    chosen = settings.vllm.transport
+    if chosen == "auto":
+        chosen = "shared_memory" if cpu else "ipc" if settings.vllm.placement == "colocated" else "nccl"
+    return SHARED_MEMORY if chosen == "shared_memory" else chosen
 
 
 def check_names(arguments: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -71,6 +71,8 @@ class VllmEngine:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._lock = asyncio.Lock()
         self._asleep = False
+        self.adapter: Any | None = None
+        """vLLM's `LoRARequest` that every turn is played with; None = the weights alone."""
         self._fault = ""
         self._closed = False
         self._sampled = self._surplus = 0
@@ -161,6 +163,7 @@ class VllmEngine:
             tokens_input(list(request.ids)),
             sampling_params(request, limit=turn.limit, eos_ids=self.eos_ids, seeds=self.settings.vllm.seeds),
             f"{request.trajectory}/{next(self._numbers)}",
+            lora_request=self.adapter,
             data_parallel_rank=self._routes.rank(request.trajectory),
         )
         try:

@@ -1,6 +1,6 @@
 """From a vLLM layer's parameters to Hugging Face tensors: which rows and columns of which tensor a worker holds.
 
-Knows vLLM's layer classes by their attributes alone, so that it can be tested without vLLM. A worker of a tensor-parallel
+Knows vLLM's layer classes by their attributes alone, so that it can be tested without vLLM. A worker of a parallel
 engine holds a part of a tensor; checksums of parts add up (`agent_rl.weights.checksum`).
 """
 

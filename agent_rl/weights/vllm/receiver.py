@@ -9,10 +9,9 @@ from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransfe
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from agent_rl.engines.vllm.arguments import SHARED_MEMORY
 from agent_rl.engines.vllm.worker import repack_tied_heads
 from agent_rl.weights.vllm.memory import received
-
-BACKEND = "agent_rl_shared_memory"
 
 
 @dataclass
@@ -57,5 +56,5 @@ class SharedMemoryReceiver(WeightTransferEngine[SharedMemoryInit, SharedMemoryUp
 
 def register() -> None:
     """Make the transport known to vLLM in this process; idempotent."""
-    if BACKEND not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryReceiver)
+    if SHARED_MEMORY not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(SHARED_MEMORY, SharedMemoryReceiver)

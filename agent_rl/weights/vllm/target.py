@@ -18,10 +18,10 @@ class VllmTarget:
     """Engine number `rank` of those behind one `VllmEngine`.
 
     Args:
-        adapter: tells the number of the adapter that is served; 0 = none.
+        adapter: number of the adapter that is served; 0 = none.
     """
 
-    def __init__(self, engine: VllmEngine, rank: int = 0, adapter: Any = lambda: 0):
+    def __init__(self, engine: VllmEngine, rank: int = 0, adapter: int = 0):
         self._vllm, self._rank, self._adapter = engine, rank, adapter
         self.engine = engine if engine.settings.vllm.engines == 1 else _Pinned(engine, rank)
 
@@ -38,7 +38,7 @@ class VllmTarget:
 
     async def served(self) -> Served:
         # `collective_rpc` of several engines answers with the first one's result alone.
-        call = ("collective_rpc", "served_weights", None, (self._adapter(),), {})
+        call = ("collective_rpc", "served_weights", None, (self._adapter,), {})
         core = self._vllm.llm.engine_core
         answers = await core.call_utility_all_async(*call)
         return joined(self._vllm.weight_version, answers[self._rank], self.name)

@@ -58,7 +58,9 @@ class WeightWorker(WeightLoader):
                     found += _sums(module, full, leaf, tensor, model, dtype)
                 except _Unreadable:
                     unread.append(full.rpartition(".")[0] + ".")
-        if adapter:
+        if adapter and self.vllm_config.parallel_config.tensor_parallel_size > 1:
+            unread.append(ADAPTER)
+        elif adapter:
             found += _adapter_sums(self.model_runner, adapter)
         return {
             "tensors": found,
