@@ -17,9 +17,11 @@ SPARE_PROCESSES = 8
 """Supervisor, warm interpreter, and what a killed run has not yet given back."""
 
 HIDDEN = ("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-          "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
-          "/sys/devices/virtual/powercap", "/dev/mqueue")  # fmt: skip
-"""What engines hide by default, and the message queues: programs of one slot would find each other's there."""
+          "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/block", "/sys/bus",
+          "/sys/class", "/sys/dev", "/sys/devices", "/sys/firmware", "/sys/hypervisor", "/sys/kernel", "/sys/module",
+          "/sys/power", "/dev/mqueue")  # fmt: skip
+"""What engines hide by default; of /sys all but the control group; and the message queues, where programs of one
+slot would find what earlier ones left."""
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 

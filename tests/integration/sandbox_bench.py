@@ -13,9 +13,11 @@ import pytest
 
 from sandbox.backends.base import Backend, Slot
 from sandbox.backends.bwrap import BwrapBackend
+from sandbox.backends.docker import DockerBackend
 from sandbox.backends.embedded import LandlockBackend
 from sandbox.inside import confine
 from sandbox.schemas import ExecuteRequest, ExecuteResult, Limits, Status
+from tests.integration.docker_kit import require_runner
 
 WALL_S = 1.5
 LIMITS = Limits(wall_s=WALL_S, cpu_s=1.0, memory_mb=256, processes=32)
@@ -26,10 +28,12 @@ print([sorted(set(os.listdir(p)) - {'main.py'}) for p in (os.getcwd(), tempfile.
        if os.access(p, os.W_OK) and (p != '/dev/shm' or os.path.isdir('/sandbox'))])
 """
 WARM = ("numpy",)
-TIGHT, CONFINED = ("bwrap", "bwrap-no-cgroup"), ("bwrap", "bwrap-no-cgroup", "landlock")
+TIGHT = ("bwrap", "bwrap-no-cgroup", "docker")
+CONFINED = (*TIGHT, "landlock")
 FACTORIES: dict[str, Callable[[], Backend]] = {
     "bwrap": lambda: BwrapBackend(warm=WARM),
     "bwrap-no-cgroup": lambda: BwrapBackend(warm=WARM, cgroups=False),
+    "docker": lambda: DockerBackend(warm=WARM),
     "landlock": lambda: LandlockBackend(warm=WARM),
 }
 
@@ -43,7 +47,7 @@ class Bench:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.backend = FACTORIES[name]()
+        self.backend: Any = FACTORIES[name]()
         self.slot: Any = self.call(self.backend.start_slot())
         self.neighbour: Any = self.call(self.backend.start_slot())
         self.bare_run()
@@ -111,7 +115,9 @@ def benches(*names: str) -> Any:
 
     @pytest.fixture(scope="module", params=names or CONFINED)
     def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-        if request.param != "landlock":
+        if request.param == "docker":
+            require_runner(request)
+        elif request.param != "landlock":
             request.getfixturevalue("requires_bwrap")
         elif not confine.landlock_abi():
             pytest.skip("the kernel has no Landlock")

@@ -71,6 +71,8 @@ except OSError as error: print("refused", error.errno)
 """
     stdout = bench.run(code).stdout
     interpreter = {"/root": "['.pyenv']\n"}.get(path, "[]\n")  # an empty folder on the way to the interpreter
+    if path == "/etc/hostname" and bench.name == "docker":  # its own, as every container has one
+        interpreter = "b'sandbox\\n'\n"
     assert stdout.startswith("refused") or stdout in ("[]\n", interpreter), stdout
 
 

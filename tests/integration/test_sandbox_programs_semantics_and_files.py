@@ -9,7 +9,7 @@ from sandbox_bench import Bench, benches
 
 from sandbox.schemas import Limits, Status
 
-bench = benches("bwrap", "landlock")
+bench = benches("bwrap", "docker", "landlock")
 AMPLE = Limits(wall_s=15, cpu_s=10, memory_mb=512)
 
 
