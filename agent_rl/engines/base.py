@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from agent_rl.types import FinishReason
 
@@ -97,3 +97,18 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Stop, and wait for what was started; idempotent."""
         ...
+
+
+@runtime_checkable
+class Resting(Protocol):
+    """An engine that may share its devices with the learner."""
+
+    async def rest(self) -> None:
+        """Nothing will be asked until new weights come: give up what memory the settings say."""
+        ...
+
+
+async def rest(engine: Engine) -> None:
+    """Let an engine rest, if it is one that can."""
+    if isinstance(engine, Resting):
+        await engine.rest()
