@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agent_rl.algorithms.settings import resolve
-from agent_rl.engines.base import Sampling
+from agent_rl.engines.base import Sampling, rest
 from agent_rl.rollout.run import Clocks
 from agent_rl.tasks.stream import ProblemStream
 from agent_rl.training.batch import assign_advantages
@@ -94,6 +94,7 @@ class SynchronousSource:
             dead += [group for group in fresh if group.dead]
             if len(live) == self.config.problems_per_step:
                 break
+        await rest(self.parts.engine)
         return live + dead
 
     async def _groups(self, problems: list[Any], step: int, attempt: int) -> list[Group]:
