@@ -55,6 +55,11 @@ def why_untrainable(config: RunConfig) -> str | None:
             "deterministic = true needs engine.kind = transformers: vLLM's batches depend on when requests come; set "
             "deterministic = false"
         )
+    if config.engine.kind == "vllm" and config.mode == "async" and config.engine.vllm.placement == "colocated":
+        return (
+            "mode = async plays while the learner works, and engine.vllm.placement = colocated lets the engine sleep "
+            "then; set placement = side_by_side, or mode = sync"
+        )
     return None
 
 
