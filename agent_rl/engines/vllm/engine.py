@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -27,8 +26,6 @@ from agent_rl.engines.vllm.routing import Routes
 from agent_rl.engines.vllm.sampling import sampling_params
 from agent_rl.engines.vllm.starting import start_llm
 from agent_rl.types import FinishReason, InfrastructureError
-
-logger = logging.getLogger(__name__)
 
 
 class VllmEngine:
