@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from agent_rl.engines.base import Engine, Generation, GenerationRequest, Sampling
@@ -40,20 +41,17 @@ class Clocks:
         return {name: getattr(self, name).read() for name in ("generation", "tools", "verdicts")}
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """Plays and judges attempts, `max_concurrent` at a time, over one engine and one sandbox."""
+class Player(ABC):
+    """Plays and judges attempts, wherever that happens."""
 
-    engine: Engine
     format: PromptFormat
-    answers: AnswerRules
-    verifier: Verifier
-    open_tool: Callable[[Problem, int], PythonTool]
-    tir: TirSettings
-    rewards: RewardSettings
     settings: RolloutSettings
-    lockstep: bool = False
-    """Deterministic runs: a fixed set of episodes starts together and the engine waits for all of them."""
+
+    @abstractmethod
+    def play(
+        self, attempts: Sequence[Attempt], *, sampling: Sampling, stream: str, clocks: Clocks | None = None
+    ) -> AsyncGenerator[Trajectory, None]:
+        """Judged trajectories, each as it ends. Leaving the loop early cancels what is in flight."""
 
     async def groups(
         self,
@@ -83,9 +81,35 @@ class Rollout:
         self.check_failures(ordered)
         return [Group(problem, ordered[i * samples : (i + 1) * samples]) for i, problem in enumerate(problems)]
 
+    def check_failures(self, trajectories: Sequence[Trajectory]) -> None:
+        """Raises TooManyFailures if more of these than the settings bear failed for reasons of ours."""
+        failed = [t for t in trajectories if t.failed]
+        if len(failed) <= self.settings.max_failed_share * len(trajectories):
+            return
+        raise TooManyFailures(
+            f"{len(failed)} of {len(trajectories)} episodes failed for reasons that are not the model's "
+            f"(rollout.max_failed_share = {self.settings.max_failed_share:g}); the last said: {failed[-1].error}"
+        )
+
+
+@dataclass(frozen=True)
+class Rollout(Player):
+    """Plays and judges attempts, `max_concurrent` at a time, over one engine and one sandbox."""
+
+    engine: Engine
+    format: PromptFormat
+    answers: AnswerRules
+    verifier: Verifier
+    open_tool: Callable[[Problem, int], PythonTool]
+    tir: TirSettings
+    rewards: RewardSettings
+    settings: RolloutSettings
+    lockstep: bool = False
+    """Deterministic runs: a fixed set of episodes starts together and the engine waits for all of them."""
+
     async def play(
         self, attempts: Sequence[Attempt], *, sampling: Sampling, stream: str, clocks: Clocks | None = None
-    ) -> AsyncIterator[Trajectory]:
+    ) -> AsyncGenerator[Trajectory, None]:
         """Judged trajectories, each as it ends. Leaving the loop early cancels what is in flight."""
         clocks = clocks or Clocks()
         context = self._context(sampling, stream, clocks)
@@ -160,16 +184,6 @@ class Rollout:
             sampling=sampling,
             open_tool=open_tool,
             stream=stream,
-        )
-
-    def check_failures(self, trajectories: Sequence[Trajectory]) -> None:
-        """Raises TooManyFailures if more of these than the settings bear failed for reasons of ours."""
-        failed = [t for t in trajectories if t.failed]
-        if len(failed) <= self.settings.max_failed_share * len(trajectories):
-            return
-        raise TooManyFailures(
-            f"{len(failed)} of {len(trajectories)} episodes failed for reasons that are not the model's "
-            f"(rollout.max_failed_share = {self.settings.max_failed_share:g}); the last said: {failed[-1].error}"
         )
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from agent_rl.cluster.resources import ClusterShort
 from agent_rl.config import ConfigError
 from agent_rl.engines.loading import ModelError
 from agent_rl.learner.checkpoint import CheckpointError, newest_complete
 from agent_rl.rollout.run import TooManyFailures
 from agent_rl.tir.formats import TemplateError
 from agent_rl.training.loop import Interrupted, Trainer
-from agent_rl.training.parts import build
+from agent_rl.training.parts import Parts, build
 from agent_rl.training.plan import batch_sentence, make_plan, recipe_sentence
 from agent_rl.training.preview import isolation_of, shape_and_data
 from agent_rl.training.progress import Display
+from agent_rl.training.recovery import Breaker, PartLost
 from agent_rl.training.run_dir import RunDir
 from agent_rl.training.settings import RunConfig
 from agent_rl.training.summary import closing_lines
@@ -35,8 +40,11 @@ PLAIN = (
     InfrastructureError,
     SandboxClientError,
     SyncError,
+    PartLost,
 )
 """Errors whose message says all that a user needs; others keep their traceback."""
+RECOVERABLE = (PartLost, ClusterShort, TooManyFailures, InfrastructureError, SandboxClientError)
+"""Losses after which the last checkpoint is a place to go on from."""
 
 
 def dry_run(config: RunConfig, display: Display | None = None) -> int:
@@ -60,11 +68,30 @@ def train(config: RunConfig, run: RunDir | None = None, display: Display | None 
     display = display or Display()
     display.say(batch_sentence(config))
     display.say(recipe_sentence(config))
-    try:
-        return asyncio.run(_train(config, run, display))
-    except PLAIN as error:
-        display.error(str(error))
-        return FAILED
+    breaker, progress = Breaker(config.recovery), Progress()
+    while True:
+        try:
+            return asyncio.run(_train(config, run, display, progress))
+        except PLAIN as error:
+            run = run or progress.run
+            wait = breaker.wait(progress.step, progress.first) if isinstance(error, RECOVERABLE) else None
+            if wait is None or run is None:
+                display.error(breaker.sentence(str(error)))
+                return FAILED
+            display.say(f"lost a part of the run: {error}")
+            display.say(f"going on from the last checkpoint in {wait:g} s")
+            time.sleep(wait)
+
+
+@dataclass
+class Progress:
+    """How far a run came in this process, also when it was cut off."""
+
+    run: RunDir | None = None
+    first: int = 0
+    """Finished steps when this process began."""
+    step: int = 0
+    began: bool = False
 
 
 def _checkpoint_to_resume(run: RunDir, display: Display) -> Path | None:
@@ -78,18 +105,33 @@ def _checkpoint_to_resume(run: RunDir, display: Display) -> Path | None:
     return found
 
 
-async def _train(config: RunConfig, run: RunDir | None, display: Display) -> int:
+@asynccontextmanager
+async def _parts(config: RunConfig, display: Display) -> AsyncIterator[Parts]:
+    """What the run is made of, in one process or on a cluster."""
+    if config.cluster.kind == "ray":
+        from agent_rl.cluster.parts import build_on_ray
+
+        async with build_on_ray(config, display.say) as parts:
+            yield parts
+    else:
+        async with build(config, display.say) as parts:
+            yield parts
+
+
+async def _train(config: RunConfig, run: RunDir | None, display: Display, progress: Progress) -> int:
     started = time.monotonic()
-    async with build(config, display.say) as parts:
+    async with _parts(config, display) as parts:
         found = None if run is None else _checkpoint_to_resume(run, display)
         resumed_after = None if found is None else int(found.name.removeprefix("step-"))
-        run = run or RunDir.create(config)
+        run = progress.run = run or RunDir.create(config)
         tracked = trackers(config.trackers, run.path, resumed_after=resumed_after)
         trainer = Trainer(config, run, parts, display, tracked)
         display.say(f"run: {run.path}")
         if found is not None:
             await trainer.resume(found)
             display.say(f"going on after step {trainer.step}")
+        if not progress.began:
+            progress.began, progress.first = True, trainer.step
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, trainer.interrupt)
@@ -99,6 +141,7 @@ async def _train(config: RunConfig, run: RunDir | None, display: Display) -> int
             display.say(f"stopped after step {trainer.step}; go on with: agent-rl train --resume {run.path}")
             return INTERRUPTED
         finally:
+            progress.step = trainer.step
             for name in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(name)
             for tracker in trainer.trackers:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agent_rl.engines.base import Sampling
-from agent_rl.rollout.run import Rollout
+from agent_rl.rollout.run import Player
 from agent_rl.training.metrics import accuracy, trajectory_rates
 from agent_rl.training.settings import EvalSettings
 from agent_rl.types import Problem, Trajectory
@@ -40,7 +40,7 @@ class HeldOut:
 
 
 async def measure(
-    held_out: HeldOut, rollout: Rollout, *, temperature: float, seed: int, on_finish: Callable[[Trajectory], None]
+    held_out: HeldOut, rollout: Player, *, temperature: float, seed: int, on_finish: Callable[[Trajectory], None]
 ) -> tuple[dict[str, float], list[Trajectory]]:
     """Metrics under the set's name, and the sampled trajectories (greedy ones if none were sampled).
 

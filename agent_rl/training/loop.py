@@ -12,7 +12,6 @@ from typing import Any
 
 from agent_rl.algorithms.settings import resolve
 from agent_rl.config import dump
-from agent_rl.learner import checkpoint
 from agent_rl.learner.batch import batch_from
 from agent_rl.records import manifest
 from agent_rl.records.inspect.command import run_page
@@ -27,13 +26,13 @@ from agent_rl.training.parts import Parts
 from agent_rl.training.plan import batch_sentence, recipe_sentence
 from agent_rl.training.progress import Display
 from agent_rl.training.recording import Recording
+from agent_rl.training.recovery import PartLost
 from agent_rl.training.run_dir import RunDir
 from agent_rl.training.settings import RunConfig
 from agent_rl.training.source import BatchSource, SynchronousSource
 from agent_rl.training.trackers import Tracker
 from agent_rl.training.unfinished import Unfinished
 from agent_rl.types import Group, Trajectory
-from agent_rl.weights.build import weight_sync
 from agent_rl.weights.proof import SyncLog
 
 REPORTED = 1000
@@ -63,18 +62,13 @@ class Trainer:
         self._lag = LoopLag()
         recorder = TrajectoryRecorder(self.run.trajectories, level=config.records.level, piece=self.parts.piece)
         self._recording = Recording(recorder, config.records, config.void_filter)
-        self._sync = weight_sync(
-            self.parts.learner,
-            self.parts.engine,
-            config.sync,
-            vocabulary=len(self.parts.tokenizer),
-            log=SyncLog(self.run.path),
-        )
+        self._sync = self.parts.learning.sync(SyncLog(self.run.path))
         self._saved_at: int | None = None
         self._score: float | None = None
         self._seconds: list[float] = []
         self._stopping = False
         self._learning = False
+        self._whole = True
         self._cancellable: asyncio.Task[Any] | None = None
 
     def _make_source(self) -> BatchSource:
@@ -84,7 +78,7 @@ class Trainer:
 
     async def resume(self, path: Path) -> None:
         """Go on where the checkpoint at `path` was taken; what came after it is dropped and made again."""
-        restored = checkpoint.load(path, self.parts.learner, self.parts.fingerprints)
+        restored = self.parts.learning.load(path)
         self.step = self._saved_at = restored.step
         self.run.truncate_metrics(self.step)
         self._recording.recorder.drop_after(self.step)
@@ -115,9 +109,13 @@ class Trainer:
             self.display.header()
             while self.step < self.config.steps:
                 await self._one_step()
+        except PartLost:
+            self._whole = False
+            raise
         finally:
             try:
-                if self.step > 0 and not self._learning:  # an update that failed half-way is no place to go on from
+                # Neither an update that failed half-way nor ranks that are gone are a place to go on from.
+                if self.step > 0 and self._whole and not self._learning:
                     self._checkpoint()
             finally:
                 await self._source.close()
@@ -170,7 +168,7 @@ class Trainer:
         batch, staleness = batch_from(pairs), staleness_metrics([t for t, _ in pairs], self.step)
         seed = stream_seed(str(self.config.seed), "minibatches", self.step + 1, 0)
         explain = self._recording.wants_details(self.step + 1)
-        reports = await asyncio.to_thread(self.parts.learner.train_on, batch, seed, with_details=explain)
+        reports = await asyncio.to_thread(self.parts.learning.train_on, batch, seed, with_details=explain)
         self._recording.updates(self.step + 1, batch, reports)
         return {"learner/trajectories": float(len(batch)), **learner_metrics(reports), **staleness}
 
@@ -251,16 +249,7 @@ class Trainer:
     def _checkpoint(self) -> None:
         if self._saved_at == self.step and not self._source.moved_on():
             return
-        progress = self._source.progress(self.step)
-        checkpoint.save(
-            self.run.checkpoints,
-            self.step,
-            self.parts.learner,
-            self.parts.tokenizer,
-            {"step": self.step, **progress},
-            fingerprints=self.parts.fingerprints,
-            score=self._score,
-            retention=self.config.learner.checkpoint,
-        )
+        progress = {"step": self.step, **self._source.progress(self.step)}
+        self.parts.learning.save(self.run.checkpoints, self.step, progress, score=self._score)
         self._source.saved(progress, self.run.checkpoints)
         self._saved_at = self.step

@@ -16,10 +16,11 @@ from agent_rl.engines.base import Engine
 from agent_rl.engines.loading import load_model, loadable, model_fingerprint
 from agent_rl.engines.pieces import TokenPieces
 from agent_rl.learner.update import Learner
-from agent_rl.rollout.run import Rollout
+from agent_rl.rollout.run import Player
 from agent_rl.rollout.serve import format_of, serve
 from agent_rl.tir.formats import PromptFormat
 from agent_rl.training.data import RunData, load_run_data, without_long_prompts
+from agent_rl.training.learning import Learning, LocalLearning
 from agent_rl.training.plan import why_untrainable
 from agent_rl.training.settings import RunConfig
 
@@ -31,9 +32,9 @@ class Parts:
     tokenizer: Any
     piece: Callable[[int], str]
     """Text of one token."""
-    learner: Learner
+    learning: Learning
     engine: Engine
-    rollout: Rollout
+    rollout: Player
     data: RunData
     sandbox: str
     """Which isolation the programs run in, in words."""
@@ -55,7 +56,7 @@ async def build(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[
     torch.manual_seed(config.seed)
     model, tokenizer = load_model(config.model.path, dtype="float32", device=config.engine.device)
     form = format_of(model, tokenizer, config.tir, config.model)
-    data = _data(config, tokenizer, form)
+    data = usable_data(config, tokenizer, form)
     fingerprints = {"data": data.train.fingerprint, "base model": model_fingerprint(model)}
     embedded = config.engine.kind == "transformers"
     async with serve(
@@ -72,25 +73,32 @@ async def build(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[
         seed=config.seed,
         say=say,
     ) as served:
-        learner = Learner(
-            model,
-            resolve(config.method),
-            config.learner,
-            temperature=config.temperature,
-            horizon=config.tir.max_total_tokens,
-            total_updates=config.steps * config.learner.updates_per_batch * config.learner.epochs,
-            reference=_reference(config),
-        )
+        learner = make_learner(config, model)
         yield Parts(
             tokenizer=tokenizer,
             piece=TokenPieces(tokenizer).__getitem__,
-            learner=learner,
+            learning=LocalLearning(
+                learner, served.engine, tokenizer, fingerprints, config.learner.checkpoint, config.sync
+            ),
             engine=served.engine,
             rollout=served.rollout,
             data=data,
             sandbox=served.sandbox,
             fingerprints=fingerprints,
         )
+
+
+def make_learner(config: RunConfig, model: Any) -> Learner:
+    """The learner of `model`, which it changes in place; on several ranks called on all of them."""
+    return Learner(
+        model,
+        resolve(config.method),
+        config.learner,
+        temperature=config.temperature,
+        horizon=config.tir.max_total_tokens,
+        total_updates=config.steps * config.learner.updates_per_batch * config.learner.epochs,
+        reference=_reference(config),
+    )
 
 
 def _reference(config: RunConfig) -> Any | None:
@@ -100,7 +108,8 @@ def _reference(config: RunConfig) -> Any | None:
     return load_model(config.learner.reference_model, dtype="float32", device=config.engine.device)[0]
 
 
-def _data(config: RunConfig, tokenizer: Any, form: PromptFormat) -> RunData:
+def usable_data(config: RunConfig, tokenizer: Any, form: PromptFormat) -> RunData:
+    """The run's problems, without those whose prompt is too long; ConfigError if they cannot be read."""
     try:
         data = load_run_data(config, tokenizer)
         return RunData(without_long_prompts(data.train, form, config), data.held_out)

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from agent_rl.algorithms.settings import MethodSettings
+from agent_rl.cluster.settings import ClusterSettings
 from agent_rl.engines.settings import EngineSettings
 from agent_rl.learner.settings import LearnerSettings
 from agent_rl.records.settings import RecordSettings
@@ -16,6 +17,7 @@ from agent_rl.scheduling.settings import AsyncSettings
 from agent_rl.settings import Settings
 from agent_rl.tasks.settings import DataSettings
 from agent_rl.tir.settings import TirSettings
+from agent_rl.training.recovery import RecoverySettings
 from agent_rl.weights.settings import SyncSettings
 
 
@@ -97,6 +99,8 @@ class RunConfig(Settings):
     sync: SyncSettings = SyncSettings()
     records: RecordSettings = RecordSettings()
     trackers: TrackerSettings = TrackerSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    recovery: RecoverySettings = RecoverySettings()
 
     @property
     def trajectories_per_step(self) -> int:
@@ -107,6 +111,10 @@ class RunConfig(Settings):
         if self.mode == "async" and self.deterministic:
             raise ValueError(
                 "mode = async depends on when rollouts end, so that deterministic = true cannot be kept; use mode: sync"
+            )
+        if self.cluster.kind == "ray" and self.deterministic:
+            raise ValueError(
+                "deterministic = true needs lockstep batches of one engine; set it to false, or cluster.kind to none"
             )
         return self
 

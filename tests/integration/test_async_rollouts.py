@@ -84,7 +84,7 @@ async def playing(tmp_path, seconds=lambda problem, sample: 0.0, *, version=0, r
             settings=RolloutSettings(**settings.rollout.model_dump()),
         )  # fmt: skip
         parts = Parts(
-            tokenizer=tokenizer, piece=str, learner=None, engine=engine, rollout=rollout,
+            tokenizer=tokenizer, piece=str, learning=None, engine=engine, rollout=rollout,
             data=RunData(PROBLEMS, ()), sandbox="none", fingerprints={},
         )  # fmt: skip
         said: list[str] = []

@@ -1,0 +1,192 @@
+"""The rollout actors, as the training loop sees them. Attempts go to the actor with the fewest.
+
+An actor that is gone is started again by Ray; it gets the weights of the moment before it plays. An attempt that was
+with it is played anew elsewhere with the same random streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_rl.cluster.faults import RowOfFailures
+from agent_rl.cluster.rollout_actor import Place, Played
+from agent_rl.cluster.settings import ClusterSettings
+from agent_rl.engines.base import Sampling
+from agent_rl.rollout.run import Attempt, Clocks, Player
+from agent_rl.rollout.settings import RolloutSettings
+from agent_rl.scheduling.routing import Routes
+from agent_rl.tir.formats import PromptFormat
+from agent_rl.training.recovery import PartLost
+from agent_rl.types import Problem, StopReason, Trajectory
+from agent_rl.weights.proof import SyncProof
+
+HandOver = Callable[[int, Sequence[Place]], Awaitable[SyncProof | None]]
+
+
+@dataclass
+class RemoteRollout(Player):
+    """`Player` over actors.
+
+    Args:
+        actors: handles by number; each is ready.
+        first: what each actor said when it was ready.
+        say: told when an actor is lost or back.
+    """
+
+    ray: Any
+    actors: dict[int, Any]
+    first: dict[int, Place]
+    format: PromptFormat
+    settings: RolloutSettings
+    cluster: ClusterSettings
+    say: Callable[[str], None] = lambda text: None
+    hand_over: HandOver | None = None
+    """Brings weights to an actor that is back."""
+    wanted: int = 0
+    """Version of the weights that an actor must have before it plays."""
+    weight_version: int = 0
+    """Version that every actor serves that plays."""
+    _clocks: dict[int, dict[str, float]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._here = dict(self.first)
+        self._routes: Routes[int] = Routes(list(self._here))
+        self._changed = asyncio.Event()
+        self._coming_back: dict[int, asyncio.Task[None]] = {}
+        self._failures = RowOfFailures()
+        self._gate = asyncio.Semaphore(self.settings.max_concurrent)
+        self.lost = 0
+        """Actors lost so far."""
+        self.moved = 0
+        """Attempts that were played anew because their actor was lost."""
+
+    # --- actors ---
+
+    def places(self) -> list[Place]:
+        """The actors that are here now."""
+        return list(self._here.values())
+
+    async def someone(self) -> None:
+        """Wait until there is an actor.
+
+        Raises:
+            PartLost: none is left, and none is coming back.
+        """
+        while not self._routes.places:
+            if not self._coming_back:
+                raise PartLost(f"all {len(self.actors)} rollout actors are lost and none could be started again")
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def find_lost(self, places: Sequence[Place]) -> list[Place]:
+        """Which of these do not answer any more; they are let go."""
+        found = []
+        for place in places:
+            try:
+                await asyncio.wait_for(_ref(place.actor.ping.remote()), self.cluster.start_timeout_s)
+            except (self.ray.exceptions.RayActorError, TimeoutError):
+                found.append(place)
+                self._lose(place)
+        return found
+
+    def _lose(self, place: Place) -> None:
+        """An actor is gone: nothing is sent to it until it is back with the weights of the moment."""
+        if self._here.get(place.number) is not place:
+            return
+        self.lost += 1
+        del self._here[place.number]
+        self._routes.lose(place.number)
+        self._clocks.pop(place.number, None)
+        self.say(f"rollout actor {place.number} was lost; its attempts are played anew, and it is started again")
+        self._coming_back[place.number] = asyncio.create_task(self._come_back(place))
+
+    async def _come_back(self, place: Place) -> None:
+        number, actor = place.number, place.actor
+        try:
+            about = await asyncio.wait_for(_ref(actor.start.remote()), self.cluster.start_timeout_s)
+            again = Place(number, actor, about)
+            while True:
+                version = self.wanted
+                if self.hand_over is not None and await self.hand_over(version, [again]) is None:
+                    raise PartLost(f"rollout actor {number} was lost again while it took weights")
+                if version == self.wanted:
+                    break
+            self._here[number] = again
+            self._routes.add(number)
+            self.say(f"rollout actor {number} is back")
+        except (self.ray.exceptions.RayActorError, TimeoutError, PartLost) as error:
+            self.say(f"rollout actor {number} does not come back ({type(error).__name__}); the run goes on without it")
+        finally:
+            del self._coming_back[number]
+            self._changed.set()
+
+    # --- attempts ---
+
+    async def play(
+        self, attempts: Sequence[Attempt], *, sampling: Sampling, stream: str, clocks: Clocks | None = None
+    ) -> AsyncGenerator[Trajectory, None]:
+        clocks = clocks or Clocks()
+
+        async def one(problem: Problem, sample: int) -> Trajectory:
+            async with self._gate:
+                return await self._attempt(problem, sample, sampling, stream, clocks)
+
+        tasks = [asyncio.create_task(one(problem, sample)) for problem, sample in attempts]
+        try:
+            for task in asyncio.as_completed(tasks):
+                yield await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _attempt(
+        self, problem: Problem, sample: int, sampling: Sampling, stream: str, clocks: Clocks
+    ) -> Trajectory:
+        name = f"{stream}/{problem.id}#{sample}"
+        while True:
+            await self.someone()
+            place = self._here[self._routes.send(name)]
+            ref = place.actor.play.remote(problem, sample, sampling, stream)
+            try:
+                played = await _ref(ref)
+            except asyncio.CancelledError:
+                self.ray.cancel(ref)
+                raise
+            except self.ray.exceptions.RayActorError:
+                self._lose(place)
+                self.moved += 1
+                continue
+            finally:
+                self._routes.done(name)
+            self._count(place, played, clocks)
+            return played.trajectory
+
+    def _count(self, place: Place, played: Played, clocks: Clocks) -> None:
+        """Clocks show the mean over actors; one that fails again and again is started afresh."""
+        before = self._clocks.get(place.number, {})
+        for activity, seconds in played.busy.items():
+            clock = getattr(clocks, activity)
+            clock.seconds += max(seconds - before.get(activity, 0.0), 0.0) / len(self.actors)
+        self._clocks[place.number] = played.busy
+        clocks.sampled_tokens += played.tokens
+        trajectory = played.trajectory
+        broken = trajectory.stop is StopReason.FAILED and (trajectory.error or "").startswith(("engine:", "sandbox:"))
+        if self._failures.note(place.number, failed=broken) and self._here.get(place.number) is place:
+            self.say(f"rollout actor {place.number} failed {self._failures.limit} times in a row: {trajectory.error}")
+            self.ray.kill(place.actor, no_restart=False)
+            self._lose(place)
+
+    async def close(self) -> None:
+        """Wait for nobody any more."""
+        for task in self._coming_back.values():
+            task.cancel()
+        await asyncio.gather(*self._coming_back.values(), return_exceptions=True)
+
+
+async def _ref(ref: Any) -> Any:
+    """Await an object reference; a task of its own so that it can be cancelled and timed."""
+    return await ref
