@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import Callable
+from typing import cast
 
 HEADER = struct.Struct(">BxxxI")
 STDERR = 2
@@ -64,8 +65,7 @@ class ContainerProcess(asyncio.Protocol):
     # --- asyncio.Protocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour only
         for stream in (self.stdout, self.stderr):
             stream.set_transport(transport)  # a reader that is full pauses the connection
 
