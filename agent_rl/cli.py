@@ -98,6 +98,23 @@ def evaluate(
 
 
 @app.command()
+def study(
+    config: Annotated[Path, typer.Argument(help="YAML file, such as configs/studies/methods.yaml.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, such as seeds=[0].")] = None,
+) -> None:
+    """Run one configuration with several values and seeds, and write a table. Started again, it goes on."""
+    from agent_rl.config import ConfigError
+    from agent_rl.study.run import load_study
+    from agent_rl.study.run import study as compare
+
+    try:
+        status = compare(load_study(config, overrides or ()))
+    except ConfigError as error:
+        _refuse(str(error))
+    raise typer.Exit(status)
+
+
+@app.command()
 def solve(
     question: Annotated[str, typer.Argument(help="The problem, in words.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Overrides, such as tir.max_turns=3.")] = None,

@@ -24,7 +24,7 @@ from agent_rl.sft.settings import SftSettings
 from agent_rl.sft.train import Progress, train
 from agent_rl.tir.formats import prompt_format
 
-_LINE_EVERY = 50
+_LINE_EVERY_S = 15.0
 
 
 def run(config: SftSettings, console: Console | None = None) -> Path:
@@ -106,14 +106,15 @@ def _train_with_bar(
     )
     with ProgressBar(*columns, console=console) as bar:
         task = bar.add_task("sft", total=config.steps, loss=float("nan"), speed=0.0)
-        seen = 0
+        seen, told = 0, 0.0
 
         def report(progress: Progress) -> None:
-            nonlocal seen
+            nonlocal seen, told
             seen += progress.tokens
             speed = seen / progress.seconds
             bar.update(task, completed=progress.step, loss=progress.loss, speed=speed)
-            if not console.is_terminal and progress.step % _LINE_EVERY == 0:  # a bar is not drawn in a log
+            if not console.is_terminal and progress.seconds - told >= _LINE_EVERY_S:  # a bar is not drawn in a log
+                told = progress.seconds
                 console.print(f"step {progress.step}/{config.steps} loss {progress.loss:.3f} {speed:.0f} tokens/s")
 
         return train(model, sequences, config, pad, report)

@@ -1,0 +1,1 @@
+"""Several runs that differ in one thing, and a table of what came of them."""
