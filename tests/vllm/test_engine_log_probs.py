@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 import torch
+from scipy.stats import chisquare
 
 from agent_rl.engines.base import GenerationRequest, Sampling
 from agent_rl.engines.settings import EngineSettings
 from agent_rl.engines.transformers import TransformersEngine
+from agent_rl.tir.episode import stream_seed
 from agent_rl.tir.fence import FenceScanner
 from tests.engine_models import plain_logprobs
 
@@ -89,3 +91,26 @@ async def test_a_seed_names_the_draws_whatever_shares_the_batch(engine, shipped)
     crowd = await asyncio.gather(*(engine.generate(ask(number, ids, 1.0)) for number in range(12)))
     assert crowd[7].ids == alone.ids
     assert len({turn.ids for turn in crowd}) > 1
+
+
+async def test_draws_are_as_frequent_as_their_probabilities(engine, shipped):
+    model, count = shipped[0], 1500
+    ids, temperature = (5, 6, 7, 8), 2.0
+    turns = await asyncio.gather(
+        *(
+            engine.generate(
+                GenerationRequest(
+                    f"d{n}", ids, 1, stream_seed("draws", "p", n, 0), Sampling(temperature), stop_at_fence=False
+                )
+            )
+            for n in range(count)
+        )
+    )
+    with torch.no_grad():
+        expected = count * (model(torch.tensor([ids])).logits[0, -1].double() / temperature).softmax(-1)
+    found = torch.bincount(torch.tensor([turn.ids[0] for turn in turns]), minlength=len(expected)).double()
+    rare = expected < 5
+    assert (~rare).sum() >= 10
+    observed = torch.cat([found[~rare], found[rare].sum()[None]])
+    wanted = torch.cat([expected[~rare], expected[rare].sum()[None]])
+    assert chisquare(observed.numpy(), (wanted * observed.sum() / wanted.sum()).numpy()).pvalue > 1e-4

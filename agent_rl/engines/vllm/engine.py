@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from torch import Tensor
@@ -213,7 +213,7 @@ class VllmEngine:
                 await asyncio.to_thread(files.__exit__, None, None, None)
 
     @contextlib.asynccontextmanager
-    async def new_weights(self, version: int) -> Any:
+    async def new_weights(self, version: int) -> AsyncIterator[None]:
         """Inside the block nothing is sampled, and the workers may be given new weights by any means.
 
         Running turns wait; caches of the old weights are dropped. When the block ends well, all go on with `version`.
