@@ -123,6 +123,13 @@ class RemoteRollout(Player):
             del self._coming_back[number]
             self._changed.set()
 
+    def metrics(self) -> dict[str, float]:
+        return {
+            "cluster/actors": float(len(self._here)),
+            "cluster/actors_lost": float(self.lost),
+            "cluster/attempts_moved": float(self.moved),
+        }
+
     # --- attempts ---
 
     async def play(

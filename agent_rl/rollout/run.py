@@ -53,6 +53,10 @@ class Player(ABC):
     ) -> AsyncGenerator[Trajectory, None]:
         """Judged trajectories, each as it ends. Leaving the loop early cancels what is in flight."""
 
+    def metrics(self) -> dict[str, float]:
+        """Of the places where attempts are played, if there are several."""
+        return {}
+
     async def groups(
         self,
         problems: Sequence[Problem],

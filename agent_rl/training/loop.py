@@ -129,7 +129,7 @@ class Trainer:
         rolled_out = time.monotonic()
         assign_advantages(groups, self._recipe.advantage, void_filter=self.config.void_filter)
         self._recording.batch(self.step + 1, groups)
-        row = rollout_metrics(groups) | self._source.metrics()
+        row = rollout_metrics(groups) | self._source.metrics() | self.parts.rollout.metrics()
         self._learning = True
         row |= await self._learn(groups)
         learnt = time.monotonic()
