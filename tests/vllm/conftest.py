@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,7 +30,8 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
     """All asynchronous tests share the loop that the engine lives in, and wait for slow starts."""
     for item in items:
         if Path(__file__).parent in Path(item.fspath).parents:
-            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+            if inspect.iscoroutinefunction(getattr(item, "function", None)):
+                item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
             item.add_marker(pytest.mark.timeout(900))
 
 
