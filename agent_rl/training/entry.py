@@ -16,6 +16,7 @@ from agent_rl.engines.loading import ModelError
 from agent_rl.learner.checkpoint import CheckpointError, newest_complete
 from agent_rl.rollout.run import TooManyFailures
 from agent_rl.tir.formats import TemplateError
+from agent_rl.training.elsewhere import plan_elsewhere
 from agent_rl.training.loop import Interrupted, Trainer
 from agent_rl.training.parts import Parts, build
 from agent_rl.training.plan import batch_sentence, make_plan, recipe_sentence
@@ -51,8 +52,11 @@ def dry_run(config: RunConfig, display: Display | None = None) -> int:
     """Print the plan; exit status 2 if the run cannot work."""
     display = display or Display()
     try:
-        shape, problems = shape_and_data(config)
-        plan = make_plan(config, shape, problems, asyncio.run(isolation_of(config.sandbox)))
+        if config.hardware.gpu_memory_gib is not None:
+            plan = plan_elsewhere(config)
+        else:
+            shape, problems = shape_and_data(config)
+            plan = make_plan(config, shape, problems, asyncio.run(isolation_of(config.sandbox)))
     except PLAIN as error:
         display.error(str(error))
         return REFUSED

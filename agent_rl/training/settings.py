@@ -17,6 +17,7 @@ from agent_rl.scheduling.settings import AsyncSettings
 from agent_rl.settings import Settings
 from agent_rl.tasks.settings import DataSettings
 from agent_rl.tir.settings import TirSettings
+from agent_rl.training.hardware import HardwareSettings
 from agent_rl.training.recovery import RecoverySettings
 from agent_rl.weights.settings import SyncSettings
 
@@ -100,6 +101,7 @@ class RunConfig(Settings):
     records: RecordSettings = RecordSettings()
     trackers: TrackerSettings = TrackerSettings()
     cluster: ClusterSettings = ClusterSettings()
+    hardware: HardwareSettings = HardwareSettings()
     recovery: RecoverySettings = RecoverySettings()
 
     @property
