@@ -166,11 +166,19 @@ class WeightSync:
         """Ask every engine and score its answers; adds to `faults`."""
         if not self._prompts:
             return [None for _ in self.targets]
-        answers = await asyncio.gather(*(self._ask(target, version) for target in self.targets))
+        whole = [all(fault.kind is not FaultKind.HALF_UPDATE for fault in found) for found in faults]
+        answers = await asyncio.gather(
+            *(self._ask(target, version) for target, ready in zip(self.targets, whole, strict=True) if ready)
+        )
         batches = [canary.batch_of(found) for found in answers]
         scores = await asyncio.to_thread(self._score, batches)
         gaps: list[CanaryGap | None] = []
-        for target, answer, score, found in zip(self.targets, answers, scores, faults, strict=True):
+        ready_ones = iter(zip(answers, scores, strict=True))
+        for target, ready, found in zip(self.targets, whole, faults, strict=True):
+            if not ready:  # an engine that may have no weights at all must not sample
+                gaps.append(None)
+                continue
+            answer, score = next(ready_ones)
             gap = canary.gap(answer, score, self._limit(target))
             gaps.append(gap)
             if not gap.ok:

@@ -45,6 +45,9 @@ class WeightWorker(WeightLoader):
             `tensors`: [name, whole shape, number format, sum, elements] each; `unread`: beginnings of names;
             `open`: whether an update was begun and not ended; `engine`: which engine this worker belongs to.
         """
+        engine = self.vllm_config.parallel_config.data_parallel_rank
+        if self._weight_update_active:  # layers are without weights until the update is finished
+            return {"tensors": [], "unread": [""], "open": True, "engine": engine}
         model = self.model_runner.get_model()
         found: list[list[Any]] = []
         unread: list[str] = []
@@ -62,12 +65,7 @@ class WeightWorker(WeightLoader):
             unread.append(ADAPTER)
         elif adapter:
             found += _adapter_sums(self.model_runner, adapter)
-        return {
-            "tensors": found,
-            "unread": unread,
-            "open": self._weight_update_active,
-            "engine": self.vllm_config.parallel_config.data_parallel_rank,
-        }
+        return {"tensors": found, "unread": unread, "open": False, "engine": engine}
 
 
 class _Unreadable(Exception):
