@@ -9,7 +9,8 @@ Measured, in interleaved rounds so that a noisy machine disturbs all alike; medi
   limits and no HTTP, one process a core: the limit of this design (but for the huge pages of
   `sandbox/inside/pages.py`, which only the service's warm interpreters have);
 - a fresh `python` per program, one at a time a core;
-- `docker run` per program, where an engine answers.
+- where an engine answers and has the runner image: the service with its slots in containers, and `docker run`
+  per program, hardened in the same way, one at a time a core.
 
 Then the latency of single runs with nothing else running, and what one run costs each process in CPU time.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -30,6 +32,7 @@ from pathlib import Path
 
 import psutil
 
+from sandbox.backends.docker_settings import DockerSettings
 from sandbox.backends.interpreter import DEFAULT_PACKAGES, INSIDE, environment
 from sandbox.client import SandboxClient
 from sandbox.embedded import EmbeddedSandbox
@@ -38,8 +41,14 @@ from sandbox.settings import EmbeddedSettings, ServiceSettings, available_cores
 TRIVIAL = "print(6*7)"
 SYMPY = "import sympy\nx = sympy.Symbol('x')\nprint(sympy.factor(x**2 - 5*x + 6))"
 OUTPUT = {TRIVIAL: "42", SYMPY: "(x - 3)*(x - 2)"}
-DOCKER_IMAGE = os.environ.get("SANDBOX_BENCH_IMAGE", "python:3.11-slim")
+DOCKER_IMAGE = os.environ.get("SANDBOX_BENCH_IMAGE", DockerSettings().image)
+DOCKER_RUN = (
+    "docker", "run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt",
+    "no-new-privileges", "--pids-limit", "72", "--memory", "512m", "--memory-swap", "512m", "--cpus", "1",
+    "--log-driver", "none", "--entrypoint", "python3", DOCKER_IMAGE, "-c",
+)  # fmt: skip
 BARS = {"trivial_per_s": 150.0, "of_fork_loop": 0.40, "p50_ms": 10.0, "p99_ms": 50.0, "over_fresh_sympy": 20.0}
+DOCKER_BARS = {"docker_of_embedded": 0.70, "docker_over_run": 50.0}
 
 FORK_LOOP = """
 import gc, importlib.util, os, sys, time
@@ -179,25 +188,30 @@ async def cpu_floor(client: SandboxClient, service_pid: int, concurrency: int, s
     return {name: (b - a) / runs * 1000 for name, a, b in zip(names, before, after, strict=True)}
 
 
-def docker_command() -> list[str] | None:
-    """`docker run` of one program, if an engine answers and has the image."""
+def docker_answers() -> bool:
+    """Whether an engine answers and has the image."""
     if shutil.which("docker") is None:
-        return None
+        return False
     probe = subprocess.run(["docker", "image", "inspect", DOCKER_IMAGE], capture_output=True, timeout=30, check=False)
-    return (
-        ["docker", "run", "--rm", "--network", "none", DOCKER_IMAGE, "python", "-c"] if probe.returncode == 0 else None
-    )
+    return probe.returncode == 0
+
+
+def embedded(backend: str, slots: int) -> EmbeddedSandbox:
+    """A service of our own with its slots in `backend`."""
+    service = ServiceSettings(slots=slots, backend=backend, docker=DockerSettings(image=DOCKER_IMAGE))
+    return EmbeddedSandbox(EmbeddedSettings(service=service))
 
 
 async def measure(seconds: float, rounds: int, backend: str) -> dict[str, float]:
     """Everything, as medians over interleaved rounds."""
     cores = available_cores()
-    owner = EmbeddedSandbox(EmbeddedSettings(service=ServiceSettings(slots=cores, backend=backend)))
+    owner = embedded(backend, cores)
     fresh = [sys.executable, "-c"]
-    docker = docker_command()
+    docker = docker_answers()
     began = time.perf_counter()
-    async with owner as client:
+    async with owner as client, contextlib.AsyncExitStack() as more:
         figures: dict[str, list[float]] = {"start_s": [time.perf_counter() - began]}
+        in_docker = await more.enter_async_context(embedded("docker", cores)) if docker else None
         fork_loop = await asyncio.to_thread(ForkLoop, cores)
         try:
             concurrency = client.max_in_flight
@@ -208,8 +222,13 @@ async def measure(seconds: float, rounds: int, backend: str) -> dict[str, float]
                     _add(figures, f"service_{name}", await throughput(call, concurrency, seconds))
                     _add(figures, f"fork_{name}", await asyncio.to_thread(fork_loop.rate, program, seconds))
                     _add(figures, f"fresh_{name}", await throughput(process_call(fresh, program), cores, seconds))
+                    if in_docker is not None:
+                        call = service_call(in_docker, program)
+                        await call()
+                        _add(figures, f"tier_{name}", await throughput(call, concurrency, seconds))
                 if docker:
-                    _add(figures, "docker_trivial", await throughput(process_call(docker, TRIVIAL), cores, seconds))
+                    call = process_call([*DOCKER_RUN], TRIVIAL)
+                    _add(figures, "docker_trivial", await throughput(call, cores, max(seconds, 4.0)))
                 for name, value in (await latencies(client, seconds)).items():
                     _add(figures, name, value)
                 assert owner.pid is not None
@@ -219,12 +238,13 @@ async def measure(seconds: float, rounds: int, backend: str) -> dict[str, float]
             fork_loop.close()
     result = {name: statistics.median(values) for name, values in figures.items()}
     result["trivial_per_s"] = result["service_trivial"]
-    ratio = (service / fork for service, fork in zip(figures["service_trivial"], figures["fork_trivial"], strict=True))
-    result["of_fork_loop"] = statistics.median(ratio)
+    result["of_fork_loop"] = _ratio(figures, "service_trivial", "fork_trivial")
     result["over_fresh_sympy"] = result["service_sympy"] / result["fresh_sympy"]
     result["over_fresh_trivial"] = result["service_trivial"] / result["fresh_trivial"]
     if docker:
-        result["over_docker"] = result["service_trivial"] / result["docker_trivial"]
+        result["over_docker"] = _ratio(figures, "service_trivial", "docker_trivial")
+        result["docker_over_run"] = _ratio(figures, "tier_trivial", "docker_trivial")
+        result["docker_of_embedded"] = _ratio(figures, "tier_trivial", "service_trivial")
     print(
         f"isolation: {owner.backend}, tier {owner.tier}; {cores} slots on {cores} cores; load {os.getloadavg()[0]:.1f}"
     )
@@ -233,6 +253,11 @@ async def measure(seconds: float, rounds: int, backend: str) -> dict[str, float]
 
 def _add(figures: dict[str, list[float]], name: str, value: float) -> None:
     figures.setdefault(name, []).append(value)
+
+
+def _ratio(figures: dict[str, list[float]], above: str, below: str) -> float:
+    """Median over rounds of one figure as a multiple of another."""
+    return statistics.median(a / b for a, b in zip(figures[above], figures[below], strict=True))
 
 
 def report(figures: dict[str, float]) -> bool:
@@ -244,6 +269,8 @@ def report(figures: dict[str, float]) -> bool:
         ("bare fork loop, sympy program", figures["fork_sympy"], "runs/s"),
         ("fresh python, trivial program", figures["fresh_trivial"], "runs/s"),
         ("fresh python, sympy program", figures["fresh_sympy"], "runs/s"),
+        ("service over HTTP on docker, trivial program", figures.get("tier_trivial"), "runs/s"),
+        ("service over HTTP on docker, sympy program", figures.get("tier_sympy"), "runs/s"),
         ("docker run, trivial program", figures.get("docker_trivial"), "runs/s"),
         ("latency unloaded, median", figures["p50_ms"], "ms"),
         ("latency unloaded, 99th percentile", figures["p99_ms"], "ms"),
@@ -255,10 +282,10 @@ def report(figures: dict[str, float]) -> bool:
         ("service / docker run, trivial", figures.get("over_docker"), "x"),
     ]
     for name, value, unit in rows:
-        print(f"{name:48s}{'no engine here' if value is None else f'{value:9.2f} {unit}'}")
+        print(f"{name:48s}{'no engine or image here' if value is None else f'{value:9.2f} {unit}'}")
     print()
     met = True
-    for name, bar in BARS.items():
+    for name, bar in (BARS | DOCKER_BARS if "docker_trivial" in figures else BARS).items():
         below = name.endswith("_ms")
         good = figures[name] < bar if below else figures[name] >= bar
         met &= good

@@ -119,7 +119,8 @@ class DockerBackend:
             python=PYTHON,
             container={"names": NAMES, "life_s": self.settings.life_s},
         )
-        spec = container_spec(self.settings, slot_labels(self.settings), config, uid, self.cpus)
+        driver = await self.engine.cgroup_driver()
+        spec = container_spec(self.settings, slot_labels(self.settings), config, uid, self.cpus, driver)
         name = f"agent-rl-slot-{random.SystemRandom().getrandbits(64):016x}"
 
         async def release() -> None:

@@ -37,6 +37,7 @@ class Engine:
         self.host = settings.host or os.environ.get("DOCKER_HOST") or SOCKET
         self._threads: dict[str, ThreadPoolExecutor] = {}
         self._own = threading.local()
+        self._driver = ""
 
     async def call(self, work: Callable[[APIClient], T], *, removal: bool = False) -> T:
         """`work(client)` on a thread. Raises EngineError."""
@@ -44,6 +45,12 @@ class Engine:
         if name not in self._threads:
             self._threads[name] = ThreadPoolExecutor(self.settings.parallel_starts, f"docker-{name}")
         return await asyncio.get_running_loop().run_in_executor(self._threads[name], self._guarded, work)
+
+    async def cgroup_driver(self) -> str:
+        """How the engine makes control groups: `cgroupfs` or `systemd`. Raises EngineError."""
+        if not self._driver:
+            self._driver = str((await self.call(lambda client: client.info())).get("CgroupDriver", ""))
+        return self._driver
 
     def _guarded(self, work: Callable[[APIClient], T]) -> T:
         client = self._client()

@@ -30,6 +30,9 @@ class DockerSettings(BaseModel):
     """Size of each writable file system (work directory, /tmp, /dev/shm); fixed when the container is made."""
     inodes: int = Field(4096, ge=16)
     """Files in each of them."""
+    cgroup_parent: str | None = None
+    """Control group above the containers. None: the topmost one where the engine manages groups itself, so that slots
+    share the processors as so many processes and not all together as one; the engine's choice under systemd."""
     first_uid: int = Field(1_000_000_000, ge=1)
     """Every slot runs as a user of its own, so that process limits and signals never meet another slot's: this ..."""
     uids: int = Field(1_000_000_000, ge=1, le=1_100_000_000)

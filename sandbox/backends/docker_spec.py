@@ -36,9 +36,20 @@ def memory_bytes(settings: DockerSettings) -> int:
 
 
 def container_spec(
-    settings: DockerSettings, labels: dict[str, str], supervisor: str, uid: int, cpus: float | None
+    settings: DockerSettings,
+    labels: dict[str, str],
+    supervisor: str,
+    uid: int,
+    cpus: float | None,
+    driver: str = "systemd",
 ) -> dict[str, Any]:
-    """The body of the request that makes a slot's container. `supervisor`: its configuration (no secret)."""
+    """The body of the request that makes a slot's container.
+
+    `supervisor`: its configuration (no secret). `driver`: how the engine makes control groups.
+    """
+    parent = settings.cgroup_parent
+    if parent is None:
+        parent = "/" if driver == "cgroupfs" else ""
     owned = f"rw,nosuid,nodev,mode=0700,uid={uid},gid={uid}"
     sized = f"{owned},size={settings.disk_mb << 20},nr_inodes={settings.inodes}"
     security = ["no-new-privileges:true"]
@@ -58,6 +69,7 @@ def container_spec(
         "MemorySwap": memory_bytes(settings),
         "PidsLimit": settings.processes + SPARE_PROCESSES,
         "NanoCpus": int((cpus or 0) * 1e9),
+        "CgroupParent": parent,
         "Ulimits": [
             {"Name": name, "Soft": value, "Hard": value}
             for name, value in (("core", 0), ("memlock", 0), ("msgqueue", 0), ("nofile", 4096), ("sigpending", 1024))

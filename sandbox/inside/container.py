@@ -52,6 +52,10 @@ class OwnGroup(Cgroup):
         self.oom_before += self.oom_kills()
         self.cpu_before += self.cpu_s() or 0.0
 
+    def bounds_tasks(self) -> bool:
+        """The container's user has no process elsewhere, so RLIMIT_NPROC counts this run's alone."""
+        return True
+
     def over(self, allowed: int) -> bool:
         """Whether the run holds more than `allowed` bytes beyond the warm interpreter's."""
         return int(self._read("memory_current")) > self.base + allowed and self.held() > self.base + allowed

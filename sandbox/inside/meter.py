@@ -121,6 +121,14 @@ class Cgroup:
     def has(self, name: str) -> bool:
         return name in self.descriptors
 
+    def bounds_tasks(self) -> bool:
+        """Whether more processes than a run may have are refused as they are made."""
+        return self.has("pids_max")
+
+    def over(self, allowed: int) -> bool:
+        """Whether the run holds more than `allowed` bytes though nothing kills it for that: never, the group would."""
+        return False
+
     def _read(self, name: str) -> str:
         return os.pread(self.descriptors[name], 4096, 0).decode()
 

@@ -312,19 +312,17 @@ class Supervisor(Sessions, Workspace):
         if self.cgroup:
             if self.cgroup.oom_kills() > 0:
                 return self.stop(run, "oom")
+            if self.cgroup.over(limits["memory_mb"] << 20):
+                return self.stop(run, "oom")
             cpu = self.cgroup.cpu_s()
-        if cpu is None or not self.cgroup or not self.cgroup.has("pids_max"):
+        if cpu is None or not self.cgroup or not self.cgroup.bounds_tasks():
             used = usage(self.zygote_pid, limits["processes"] + 8)
             cpu = used["cpu_s"] - self.cpu_before if cpu is None else cpu
             if used["tasks"] > limits["processes"] + 8:
                 run.notes.append("stopped: more processes and threads than it may have")
                 return self.stop(run, "processes")
             allowed = limits["memory_mb"] << 20
-            if self.cgroup:
-                over = isinstance(self.cgroup, container.OwnGroup) and self.cgroup.over(allowed)
-            else:
-                over = used["bytes"] > allowed and memory(self.zygote_pid) > allowed
-            if over:
+            if not self.cgroup and used["bytes"] > allowed and memory(self.zygote_pid) > allowed:
                 return self.stop(run, "oom")
         if cpu > limits["cpu_s"]:
             return self.stop(run, "cpu_timeout")
