@@ -23,9 +23,11 @@ wheels() { # wheels FOLDER PIP ARGUMENT...
   "$python" -m pip wheel -q ${PIP_ARGS:-} --no-deps -w "$folder" pip setuptools
 }
 
-image() { # image NAME
-  docker build -q --network none -f "deploy/$1/Dockerfile" -t "$2" \
-    --build-arg "BASE=$base" --build-arg "PIP_ARGS=--no-index" .
+image() { # image FOLDER TAG BUILD_OPTION...
+  folder=$1 tag=$2
+  shift 2
+  docker build -q --network none -f "deploy/$folder/Dockerfile" -t "$tag" \
+    --build-arg "BASE=$base" --build-arg "PIP_ARGS=--no-index" "$@" .
 }
 
 for what in ${*:-base service trainer}; do
@@ -43,7 +45,7 @@ for what in ${*:-base service trainer}; do
       ;;
     trainer)
       wheels trainer .
-      image trainer agent-rl-trainer:offline
+      image trainer agent-rl-trainer:offline --build-arg EXTRAS=
       ;;
     *) echo "unknown: $what (base, service, trainer)" >&2; exit 2 ;;
   esac
