@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_rl.cluster.faults import RowOfFailures
-from agent_rl.cluster.rollout_actor import Place, Played
+from agent_rl.cluster.rollout_actor import About, Place, Played
 from agent_rl.cluster.settings import ClusterSettings
 from agent_rl.engines.base import Sampling
 from agent_rl.rollout.run import Attempt, Clocks, Player
@@ -22,6 +22,9 @@ from agent_rl.tir.formats import PromptFormat
 from agent_rl.training.recovery import PartLost
 from agent_rl.types import Problem, StopReason, Trajectory
 from agent_rl.weights.proof import SyncProof
+
+DEAD_CALLS, BETWEEN_CALLS = 5, 2.0
+"""Calls in a row that are told that an actor is dead before that is believed, and seconds between two."""
 
 HandOver = Callable[[int, Sequence[Place]], Awaitable[SyncProof | None]]
 
@@ -106,8 +109,7 @@ class RemoteRollout(Player):
     async def _come_back(self, place: Place) -> None:
         number, actor = place.number, place.actor
         try:
-            about = await asyncio.wait_for(_ref(actor.start.remote()), self.cluster.start_timeout_s)
-            again = Place(number, actor, about)
+            again = Place(number, actor, await asyncio.wait_for(self._restarted(actor), self.cluster.start_timeout_s))
             while True:
                 version = self.wanted
                 if self.hand_over is not None and await self.hand_over(version, [again]) is None:
@@ -122,6 +124,22 @@ class RemoteRollout(Player):
         finally:
             del self._coming_back[number]
             self._changed.set()
+
+    async def _restarted(self, actor: Any) -> About:
+        """What the actor says of itself once Ray has started it again; calls fail until it is there.
+
+        Raises:
+            RayActorError: it is dead for good.
+        """
+        dead = 0
+        while True:
+            try:
+                return await _ref(actor.start.remote())
+            except self.ray.exceptions.RayActorError as error:
+                dead = dead + 1 if isinstance(error, self.ray.exceptions.ActorDiedError) else 0
+                if dead == DEAD_CALLS:
+                    raise
+                await asyncio.sleep(BETWEEN_CALLS)
 
     def metrics(self) -> dict[str, float]:
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -118,11 +119,12 @@ def test_two_nodes_and_two_ranks_learn_what_one_process_learns(cluster, tmp_path
 
 
 def processes(title: str) -> list[psutil.Process]:
-    """Ray's worker processes of that title."""
+    """Worker processes of that title, of the cluster that this process started."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(part.startswith(title) for part in process.info["cmdline"] or ()):
-            found.append(process)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any(part.startswith(title) for part in process.cmdline()):
+                found.append(process)
     return found
 
 
@@ -186,8 +188,8 @@ def test_a_run_survives_the_loss_of_each_of_its_parts_at_random_moments(cluster,
     rng = random.Random(os.environ.get("AGENT_RL_KILL_SEED", "11"))
     victims = ["RolloutActor", "sandbox", "RankActor"] * ROUNDS + ["node"]
     settings = config(
-        cluster, tmp_path, "name=run", "steps=2000", "mode=async", "data.count=4096", "recovery.wait_s=0.5",
-        "records.level=tokens", "rollout.max_failed_share=0.9",
+        cluster, tmp_path, "name=run", "steps=2000", "mode=async", "cluster.spread=spread", "data.count=4096",
+        "recovery.wait_s=0.5", "records.level=tokens", "rollout.max_failed_share=0.9",
     )  # fmt: skip
     run, said = tmp_path / "run", Said()
     killer = Killer(run, said, cluster, victims, rng)
