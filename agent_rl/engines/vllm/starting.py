@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -54,4 +57,16 @@ def _start(model: str, settings: EngineSettings) -> Any:
         model, settings, cpu=current_platform.is_cpu(), can_sleep=current_platform.is_sleep_mode_available()
     )
     check_names(arguments, frozenset(field.name for field in fields(AsyncEngineArgs)))
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+    with _deaf_to_interrupts():
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that this thread starts inherit a blocked SIGINT: Ctrl-C reaches all processes of a terminal, and
+    engines that ended on it could not take the weights of the update that the trainer finishes first."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
