@@ -112,6 +112,23 @@ def probe(
             typer.echo(f"  {'held  ' if held else 'FAILED'} {check}")
 
 
+@app.command()
+def compare(
+    backend: Annotated[list[str] | None, typer.Option(help="A backend's name; may be repeated. Default: all.")] = None,
+) -> None:
+    """Print a table of what each isolation backend guarantees on this machine, measured now."""
+    import asyncio
+
+    from sandbox.backends.compare import compare as measure
+    from sandbox.backends.compare import table
+    from sandbox.backends.select import BACKENDS, make_backend
+
+    for name in backend or ():
+        if name not in BACKENDS:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(BACKENDS)}", param_hint="--backend")
+    typer.echo(table(asyncio.run(measure([make_backend(name) for name in backend or BACKENDS]))))
+
+
 def _from_file(path: Path | None) -> dict[str, object]:
     if path is None:
         return {}
