@@ -181,6 +181,8 @@ async def soak(runs: int, clients: int, backend: str, slots: int, *, say: Callab
         health = HealthWatch(owner.url)
         began = time.monotonic()
         try:
+            # every client's connection is open before anything is counted
+            await asyncio.gather(*[client.execute("print(6*7)", deadline=600) for _ in range(clients)])
             await _sample(outcome, client, owner, slots, 0, say)
             for tenth in range(1, SAMPLES + 1):
                 until = runs * tenth // SAMPLES
