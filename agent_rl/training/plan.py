@@ -63,6 +63,29 @@ def why_untrainable(config: RunConfig) -> str | None:
     return None
 
 
+def schedule_sentence(config: RunConfig) -> str:
+    """How rollouts and learning follow each other."""
+    if config.mode == "sync":
+        return "synchronous: a batch is played to its end, then learnt from"
+    rules = config.asynchronous
+    return (
+        f"asynchronous: rollouts go on while the learner works, at most {rules.max_staleness} weight versions behind"
+        + (f", over-sampled by {rules.oversample:g}" if rules.oversample > 1 else "")
+    )
+
+
+def placement_sentence(config: RunConfig) -> str:
+    """Which processes there are, and where."""
+    cluster = config.cluster
+    if cluster.kind == "none":
+        return "one process"
+    return (
+        f"Ray at {cluster.address}: {cluster.rollout_actors} rollout actors ({cluster.rollout_cpus:g} CPUs, "
+        f"{cluster.rollout_gpus:g} GPUs each), {cluster.learner_ranks} learner ranks ({cluster.learner_cpus:g} CPUs, "
+        f"{cluster.learner_gpus:g} GPUs each), {cluster.placement}"
+    )
+
+
 @dataclass(frozen=True)
 class ModelShape:
     """Sizes that decide memory and context."""
@@ -126,6 +149,8 @@ def make_plan(config: RunConfig, shape: ModelShape, problems: int, sandbox: str)
         f"episode: at most {config.tir.max_turns} turns of {config.tir.max_turn_tokens} tokens, "
         f"{config.tir.max_total_tokens} tokens in all",
         f"engine: {engine_sentence(config)}",
+        f"schedule: {schedule_sentence(config)}",
+        f"placement: {placement_sentence(config)}",
         f"sandbox: {sandbox}",
         f"memory: about {_size(memory.total)} at the peak (weights {_size(memory.weights)}, optimiser "
         f"{_size(memory.optimizer)}, gradients {_size(memory.gradients)}, activations {_size(memory.activations)}, "
