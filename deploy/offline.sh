@@ -20,6 +20,7 @@ wheels() { # wheels FOLDER PIP ARGUMENT...
   if ls "$folder"/pip-*.whl >/dev/null 2>&1; then return; fi
   # shellcheck disable=SC2086  # PIP_ARGS is a list of words
   "$python" -m pip wheel -q ${PIP_ARGS:-} -c constraints.txt -w "$folder" "$@"
+  # shellcheck disable=SC2086
   "$python" -m pip wheel -q ${PIP_ARGS:-} --no-deps -w "$folder" pip setuptools
 }
 
@@ -30,7 +31,8 @@ image() { # image FOLDER TAG BUILD_OPTION...
     --build-arg "BASE=$base" --build-arg "PIP_ARGS=--no-index" "$@" .
 }
 
-for what in ${*:-base service trainer}; do
+[ $# -gt 0 ] || set -- base service trainer
+for what in "$@"; do
   case $what in
     base)
       docker image inspect "$base" >/dev/null 2>&1 || deploy/runner/build.sh --debian
@@ -45,6 +47,7 @@ for what in ${*:-base service trainer}; do
       ;;
     trainer)
       wheels trainer .
+      rm -f deploy/offline/trainer/agent_rl-*.whl
       image trainer agent-rl-trainer:offline --build-arg EXTRAS=
       ;;
     *) echo "unknown: $what (base, service, trainer)" >&2; exit 2 ;;
