@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agent_rl.learner.policy import Policy
@@ -31,6 +31,13 @@ def shard(policy: Policy) -> None:
         if type(module).__name__ in layers:
             fully_shard(module, mesh=mesh)
     fully_shard(policy, mesh=mesh)
+
+
+def reshard(policy: Policy) -> None:
+    """Have the policy's parameters be shards again. FSDP keeps the root's whole after a forward that no backward
+    follows, and those are neither what the optimiser steps on nor what it keeps moments of."""
+    if isinstance(policy, FSDPModule):
+        policy.reshard()
 
 
 def whole(tensor: Tensor) -> Tensor:

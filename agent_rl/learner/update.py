@@ -228,6 +228,7 @@ class Learner:
                 logp, _ = policy(layout)
             if counted:
                 mine |= by_row(layout, layout.spread(logp))
+        sharding.reshard(policy)
         return _joined(mine)
 
     def _update(
