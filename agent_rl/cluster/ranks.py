@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent_rl.cluster.settings import ClusterSettings
 from agent_rl.training.recovery import PartLost
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ranks:
     """All ranks; each call is made on all of them, and they end together: one that is gone takes the others along."""
 
     ray: Any
     actors: Sequence[Any]
     settings: ClusterSettings
+    version: int = 0
+    """Rollout batches that the weights of the moment have learnt from; changes only while `turn` is held."""
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    """Held by whoever needs the ranks in a row: an update, or a hand-over that must not see weights change. Calls from
+    two sides at once could also reach the ranks in different orders, and they would wait for each other for ever."""
 
     def call(self, method: str, *arguments: Any, timeout: float | None = None) -> list[Any]:
         """What each rank returns, in their order.

@@ -30,14 +30,21 @@ class RemoteLearning:
     fingerprints: Mapping[str, str]
 
     def train_on(self, batch: TrainBatch, seed: int, *, with_details: bool = False) -> list[UpdateReport]:
-        return self.ranks.call("train_on", batch, seed, with_details)[0]
+        with self.ranks.turn:
+            reports = self.ranks.call("train_on", batch, seed, with_details)[0]
+            self.ranks.version += 1
+        return reports
 
     def save(self, directory: Path, step: int, progress: Mapping[str, Any], *, score: float | None) -> Path:
         folder = directory.resolve()
-        return self.ranks.call("save", folder, step, dict(progress), dict(self.fingerprints), score)[0]
+        with self.ranks.turn:
+            return self.ranks.call("save", folder, step, dict(progress), dict(self.fingerprints), score)[0]
 
     def load(self, path: Path) -> Restored:
-        return self.ranks.call("load", path.resolve(), dict(self.fingerprints))[0]
+        with self.ranks.turn:
+            restored = self.ranks.call("load", path.resolve(), dict(self.fingerprints))[0]
+            self.ranks.version = restored.step
+        return restored
 
     def sync(self, log: SyncLog) -> RemoteHandOver:
         source = RemoteSource(self.ranks, self.model, self.config.temperature)

@@ -21,12 +21,12 @@ from agent_rl.scheduling.routing import Routes
 from agent_rl.tir.formats import PromptFormat
 from agent_rl.training.recovery import PartLost
 from agent_rl.types import Problem, StopReason, Trajectory
-from agent_rl.weights.proof import SyncProof
+from agent_rl.weights.errors import SyncError
 
 DEAD_CALLS, BETWEEN_CALLS = 5, 2.0
 """Calls in a row that are told that an actor is dead before that is believed, and seconds between two."""
 
-HandOver = Callable[[int, Sequence[Place]], Awaitable[SyncProof | None]]
+HandOver = Callable[[Place], Awaitable[int | None]]
 
 
 @dataclass
@@ -47,7 +47,7 @@ class RemoteRollout(Player):
     cluster: ClusterSettings
     say: Callable[[str], None] = lambda text: None
     hand_over: HandOver | None = None
-    """Brings weights to an actor that is back."""
+    """Brings the weights of the moment to an actor that is back, and says their version."""
     wanted: int = 0
     """Version of the weights that an actor must have before it plays."""
     weight_version: int = 0
@@ -110,17 +110,18 @@ class RemoteRollout(Player):
         number, actor = place.number, place.actor
         try:
             again = Place(number, actor, await asyncio.wait_for(self._restarted(actor), self.cluster.start_timeout_s))
-            while True:
-                version = self.wanted
-                if self.hand_over is not None and await self.hand_over(version, [again]) is None:
+            served: int | None = None
+            # A hand-over to the others may have begun meanwhile: then this one gets those weights, too.
+            while served is None or served < self.wanted:
+                assert self.hand_over is not None
+                if (served := await self.hand_over(again)) is None:
                     raise PartLost(f"rollout actor {number} was lost again while it took weights")
-                if version == self.wanted:
-                    break
             self._here[number] = again
             self._routes.add(number)
             self.say(f"rollout actor {number} is back")
-        except (self.ray.exceptions.RayActorError, TimeoutError, PartLost) as error:
-            self.say(f"rollout actor {number} does not come back ({type(error).__name__}); the run goes on without it")
+        except (self.ray.exceptions.RayError, TimeoutError, PartLost, SyncError) as error:
+            reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            self.say(f"rollout actor {number} does not come back ({reason}); the run goes on without it")
         finally:
             del self._coming_back[number]
             self._changed.set()

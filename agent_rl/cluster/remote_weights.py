@@ -7,8 +7,10 @@ know their checksums, and asks the actors for theirs and for the canary, which a
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,36 +61,42 @@ class RemoteHandOver:
     log: SyncLog
 
     def __post_init__(self) -> None:
-        self._lock = asyncio.Lock()
         self._syncs: dict[tuple[int, ...], WeightSync] = {}
 
     async def hand_over(self, version: int) -> SyncProof | None:
         """An actor that is lost meanwhile is left out; it gets its weights when it is back."""
+        self.rollout.wanted = version
         while True:
             await self.rollout.someone()
-            self.rollout.wanted = version
-            proof = await self.to(version, self.rollout.places())
+            proof = await self._to(self.rollout.places())
             if proof is not None:
                 self.rollout.weight_version = version
                 return proof
 
-    async def to(self, version: int, places: Sequence[Place]) -> SyncProof | None:
-        """Weights to these actors; None if one of them was lost, which the rollout then knows.
+    async def to(self, place: Place) -> int | None:
+        """The weights of the moment to an actor that is back; their version, None if it was lost again.
 
         Raises:
-            SyncError: an engine does not serve what was sent.
+            SyncError: its engine does not serve what was sent.
             PartLost: a rank is gone.
         """
-        ray = self.source.ranks.ray
-        async with self._lock:
+        proof = await self._to([place])
+        return None if proof is None else proof.version
+
+    async def _to(self, places: Sequence[Place]) -> SyncProof | None:
+        """Weights to these actors; None if one of them was lost, which the rollout then knows."""
+        ranks = self.source.ranks
+        failures = (ranks.ray.exceptions.RayActorError, ranks.ray.exceptions.RayTaskError, SyncError)
+        async with _held(ranks.turn):
             try:
-                return await self._sync(places).hand_over(version)
-            except (ray.exceptions.RayActorError, ray.exceptions.RayTaskError, SyncError) as error:
+                return await self._sync(places).hand_over(ranks.version)
+            except failures as error:
                 if await self.rollout.find_lost(places):
                     return None
                 if isinstance(error, SyncError):
                     raise
-                raise SyncError(f"a rollout actor failed while it took weights version {version}: {error}") from error
+                text = f"a rollout actor failed while it took weights of version {ranks.version}: {error}"
+                raise SyncError(text) from error
 
     def drop_after(self, version: int) -> None:
         self.log.drop_after(version)
@@ -161,6 +169,17 @@ class _RemoteEngine:
 
     def release(self, trajectory: str) -> None:
         self._actor.release.remote(trajectory)
+
+
+@asynccontextmanager
+async def _held(lock: threading.Lock) -> AsyncIterator[None]:
+    """A lock of threads, held by a coroutine that leaves the loop free while it waits."""
+    while not lock.acquire(blocking=False):
+        await asyncio.sleep(0.02)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 async def _answer(ref: Any) -> Any:

@@ -68,10 +68,9 @@ class RolloutActor:
         import torch
 
         from agent_rl.engines.loading import load_model
-        from agent_rl.engines.transformers import TransformersEngine
         from agent_rl.rollout.serve import format_of, serve
         from agent_rl.training.parts import loadable
-        from agent_rl.weights.target import EmbeddedTarget, OpaqueTarget
+        from agent_rl.weights.build import target_of
 
         config = self._config
         if config.threads:
@@ -97,9 +96,8 @@ class RolloutActor:
             )
         )
         self._served, self._engine = served, served.engine
-        embedded = isinstance(served.engine, TransformersEngine)
-        self._target: Any = EmbeddedTarget(served.engine) if embedded else OpaqueTarget(served.engine)
-        dtypes = {name: t.dtype for name, t in served.engine.model.state_dict().items()} if embedded else {}
+        self._target: Any
+        self._target, dtypes = target_of(served.engine)
         return About(served.sandbox, self._target.dtype, dtypes, os.getpid())
 
     async def play(self, problem: Problem, sample: int, sampling: Sampling, stream: str) -> Played:
