@@ -47,3 +47,19 @@ def weight_sync(
         autocast=torch.bfloat16 if learner.settings.autocast == "bfloat16" else None,
         log=log,
     )
+
+
+def target_of(engine: Engine) -> tuple[Target, dict[str, torch.dtype]]:
+    """A started engine as the proof sees it, and the number format of each tensor that it keeps.
+
+    For a process that holds the engine and not the learner.
+    """
+    if isinstance(engine, TransformersEngine):
+        return EmbeddedTarget(engine), {name: tensor.dtype for name, tensor in engine.model.state_dict().items()}
+    if getattr(getattr(engine, "settings", None), "kind", "") == "vllm":
+        from agent_rl.engines.vllm.handover import needed_shapes
+        from agent_rl.weights.vllm.target import VllmTarget
+
+        target = VllmTarget(engine)
+        return target, dict.fromkeys(needed_shapes(target.model), target.dtype)
+    return OpaqueTarget(engine), {}

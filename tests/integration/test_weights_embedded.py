@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from agent_rl.engines.base import GenerationRequest
+from agent_rl.weights.build import target_of
 from agent_rl.weights.errors import SyncError
 from agent_rl.weights.proof import SyncLog
 from agent_rl.weights.sync import WeightSync
@@ -31,6 +32,9 @@ async def test_four_updates_in_a_row_are_served_as_sent(kind: str) -> None:
         assert proof.metrics()["sync/checksum_ok"] == 1.0
         totals.add(proof.total)
     assert len(totals) == 4
+    target, dtypes = target_of(engine)
+    assert set(dtypes) == set((await target.served()).tensors)
+    assert set(dtypes.values()) == {torch.float32}
     assert engine.weight_version == 3
     await engine.close()
 

@@ -13,7 +13,7 @@ import torch
 
 from agent_rl.learner.adapters import merged_state
 from agent_rl.learner.update import Learner
-from agent_rl.weights.build import weight_sync
+from agent_rl.weights.build import target_of, weight_sync
 from agent_rl.weights.canary import ask, batch_of
 from agent_rl.weights.errors import SyncError
 from agent_rl.weights.proof import SyncProof
@@ -55,7 +55,10 @@ async def case(request: Any, engine: Any, shipped: Any, untied_engine: Any, unti
 
 
 async def test_updates_in_a_row_move_the_served_log_probs_to_the_trainers(case: Case) -> None:
-    await case.hand_over()
+    first = await case.hand_over()
+    target, dtypes = target_of(case.engine)
+    assert set(dtypes.items()) == {(name, torch.float32) for name in first.tensors}
+    assert (await target.served()).tensors.keys() == first.tensors.keys() | case.sync._ties.keys()
     prompt = case.sync._prompts[0]
     for seed in range(4):
         batch = batch_of(await ask(case.engine, [prompt], new_tokens=8, temperature=1.0, version=case.version, wait=60))

@@ -30,6 +30,11 @@ class VllmTarget:
         return f"vllm {self._rank}"
 
     @property
+    def model(self) -> str:
+        """Folder or hub name of what it was started with."""
+        return self._vllm.model
+
+    @property
     def dtype(self) -> torch.dtype:
         return self._vllm.llm.model_config.dtype
 
