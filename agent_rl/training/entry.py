@@ -84,7 +84,11 @@ def train(config: RunConfig, run: RunDir | None = None, display: Display | None 
                 return FAILED
             display.say(f"lost a part of the run: {error}")
             display.say(f"going on from the last checkpoint in {wait:g} s")
-            time.sleep(wait)
+            try:
+                time.sleep(wait)
+            except KeyboardInterrupt:
+                display.say(f"stopped; go on with: agent-rl train --resume {run.path}")
+                return INTERRUPTED
 
 
 @dataclass
