@@ -27,7 +27,7 @@ wheels() { # wheels FOLDER PIP ARGUMENT...
 image() { # image FOLDER TAG BUILD_OPTION...: from what that image needs of the tree, and no more
   folder=$1 tag=$2
   shift 2
-  tar -c --exclude=__pycache__ "deploy/$folder" "deploy/offline/$folder" deploy/offline/debs agent_rl sandbox configs \
+  tar -c --owner=0 --group=0 --exclude=__pycache__ "deploy/$folder" "deploy/offline/$folder" deploy/offline/debs agent_rl sandbox configs \
     pyproject.toml constraints.txt constraints-vllm.txt README.md LICENSE \
     | docker build -q --network none -f "deploy/$folder/Dockerfile" -t "$tag" \
       --build-arg "BASE=$base" --build-arg "PIP_ARGS=--no-index" "$@" -
