@@ -258,7 +258,7 @@ class WeightSync:
         for target, found in zip(self.targets, faults, strict=True):
             lines += [f"  engine {target.name}: {fault.kind}: {fault.text} ({ADVICE[fault.kind]})" for fault in found]
         lines.append(
-            "  The checkpoint of this step is whole: `agent-rl train --resume RUN` starts engines afresh and sends "
+            "  `agent-rl train --resume RUN` goes on from the last checkpoint with engines started afresh, which get "
             "everything again."
         )
         return "\n".join(lines)
