@@ -29,7 +29,7 @@ _OWN = ("_", "lora_")
 
 
 class WeightWorker(WeightLoader):
-    """Tells checksums of what this worker computes with, and can be made to go wrong for tests of that."""
+    """Tells checksums of what this worker computes with."""
 
     vllm_config: Any
     _weight_update_active: bool
