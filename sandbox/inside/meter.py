@@ -7,10 +7,33 @@ import os
 import time
 from typing import Any
 
+LISTED = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+"""Whether the kernel lists a process's children (gVisor does not)."""
+
+
+SHARES_KNOWN = os.path.exists("/proc/self/smaps_rollup")
+"""Whether the kernel tells what processes share (gVisor does not)."""
+
+
+def children_by_parent() -> dict[int, list[int]]:
+    """Every process's children, found by asking each process for its parent."""
+    found: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, IndexError):
+            if name.isdigit():
+                found.setdefault(int(_fields(int(name))[1]), []).append(int(name))
+    return found
+
 
 def descendants(root: int, enough: int = 1 << 30) -> list[int]:
     """Every living process beneath `root`, parents before children; little more than `enough` of them."""
     found: list[int] = []
+    if not LISTED:
+        table, queue = children_by_parent(), [root]
+        while queue:
+            queue.extend(new := table.get(queue.pop(0), []))
+            found.extend(new)
+        return found
     queue = [root]
     while queue and len(found) <= enough:
         pid = queue.pop(0)
@@ -41,9 +64,11 @@ def tasks_of_user(uid: int) -> int:
 
 
 def _anonymous(pid: int) -> int:
-    """Bytes of resident memory that no file holds."""
+    """Bytes of resident memory that no file holds; where that is not told apart (gVisor), all of it."""
     with open(f"/proc/{pid}/status", "rb") as file:
-        return sum(int(line.split()[1]) << 10 for line in file if line.startswith((b"RssAnon", b"RssShmem")))
+        sizes = {line.partition(b":")[0]: line for line in file if line.startswith((b"Rss", b"VmRSS"))}
+    names = (b"RssAnon", b"RssShmem") if b"RssAnon" in sizes else (b"VmRSS",)
+    return sum(int(sizes[name].split()[1]) << 10 for name in names if name in sizes)
 
 
 def _fields(pid: int) -> list[bytes]:
@@ -79,6 +104,8 @@ def memory(root: int, budget_s: float = 0.05) -> int:
 
     Exact but slow (the kernel walks every page), hence the budget: what it does not reach is not counted.
     """
+    if not SHARES_KNOWN:
+        return int(usage(root)["bytes"])
     total = 0
     stop = time.monotonic() + budget_s
     for pid in descendants(root):

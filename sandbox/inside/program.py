@@ -32,6 +32,10 @@ MAIN = "main.py"
 TEXT_CHARACTERS = 65536
 
 
+UNKNOWN_TO_SOME = (resource.RLIMIT_MSGQUEUE, resource.RLIMIT_SIGPENDING)
+"""gVisor does not know these; lowering a limit fails for no other reason."""
+
+
 def set_limits(limits: dict[str, Any], base_bytes: dict[str, int], cgroup: bool, nproc: int | None) -> None:
     """Hard resource limits. With a cgroup the address space has room to spare: the cgroup counts what is used."""
     memory = limits["memory_mb"] << 20
@@ -53,7 +57,11 @@ def set_limits(limits: dict[str, Any], base_bytes: dict[str, int], cgroup: bool,
     for kind, value in wanted.items():
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        try:
+            resource.setrlimit(kind, (value, value))
+        except ValueError:
+            if kind not in UNKNOWN_TO_SOME:
+                raise
 
 
 def reseed(seed: int | None) -> None:

@@ -63,7 +63,7 @@ class Supervisor(Sessions, Workspace):
         self.session_limits: dict[str, Any] = {}
         self.zygote_pid = 0
         self.adopting = False
-        self.spent = False
+        self.spent = self.one_run = False
         self.patience = KILL_S if self.cgroup and self.cgroup.has("pids_max") else OUTRUN_S
         self.counted, self.counted_at = 0, -1.0
         self.cpu_before = 0.0
@@ -91,6 +91,7 @@ class Supervisor(Sessions, Workspace):
         ready = self.from_zygote()[0]["ready"]
         self.zygote.settimeout(KILL_S)
         self.base = ready["memory"]
+        self.one_run = not ready["adopts"]
         if self.cgroup:
             self.cgroup.set_base()
         return ready | ({"inside": container.source_digest()} if self.config.get("container") else {})
@@ -288,7 +289,7 @@ class Supervisor(Sessions, Workspace):
         run.killed_at = time.monotonic()
         if self.cgroup:
             self.cgroup.forbid_forks()
-        if run.reason == "processes":
+        if run.reason == "processes" or (self.one_run and self.session is None):
             run.killed_at = 0.0  # they multiply faster than they can be killed one by one
         elif self.session is not None and run.pid not in (None, self.session.pid):
             self.kill_turn(self.session.pid)
@@ -383,6 +384,7 @@ class Supervisor(Sessions, Workspace):
             "file_errors": errors,
             "dirty": dirty or self.spent or verdict == "sandbox_error" or (verdict == "oom" and self.session is None),
         }
+        answer["dirty"] |= self.one_run and self.session is None
         self.send(answer | more, *parts, *contents)
 
 

@@ -93,7 +93,11 @@ class Zygote:
         """Warm up and confine this process as far as it can be. Returns what the supervisor tells the host."""
         config, confine = self.config, self.confine
         confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
-        confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
+        adopts = True
+        try:
+            confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
+        except OSError:  # gVisor knows no subreaper: a run's orphans are out of our sight, and its slot is spent
+            adopts = False
         gc.disable()
         versions, failures = warm_up(config["packages"])
         threads = len(os.listdir("/proc/self/task"))
@@ -110,7 +114,7 @@ class Zygote:
         load("pages").collapse()
         self.base = memory_bytes()
         return {"versions": versions, "failures": failures, "threads": threads, "memory": self.base,
-                "python": sys.version.split()[0], "pid": os.getpid()}  # fmt: skip
+                "python": sys.version.split()[0], "pid": os.getpid(), "adopts": adopts}  # fmt: skip
 
     def rules(self, fresh: bool) -> int | None:
         """The Landlock rule set; made anew when the writable directories were (rules hold inodes, not paths)."""
