@@ -2,9 +2,9 @@
 
     python -m benchmarks.sandbox_memory [--sessions 16] [--backend auto] [--json FILE]
 
-Sessions are opened in an embedded service; before and after, the proportional set size (shared pages divided among those
-that share them) of the service and all its descendants is added up. Not for the docker backend, whose slots are the
-engine's children.
+Sessions are opened in an embedded service; before and after, the proportional set size (shared pages divided among
+those that share them) of the service and all its descendants is added up. Not for the docker backend, whose slots are
+the engine's children.
 """
 
 from __future__ import annotations

@@ -58,7 +58,9 @@ class Deployment:
 
 
 def run(command: list[str], timeout: float = 60, environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, cwd=TOP, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, env=environment, cwd=TOP, check=False
+    )
     assert done.returncode == 0, f"{' '.join(command)}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done.stdout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,7 +112,12 @@ def test_resources_fit_the_schemas_of_kubernetes(where: str) -> None:
         schemas.validate(resource, KUBERNETES_VERSION, strict=True)
     for resource in ALL_RESOURCES[where]:
         for pod in pods(resource):
-            whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"} | pod["metadata"], "spec": pod["spec"]}
+            whole = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "pod"} | pod["metadata"],
+                "spec": pod["spec"],
+            }
             schemas.validate(whole, KUBERNETES_VERSION, strict=True)
 
 
@@ -238,7 +244,11 @@ def test_the_ray_job_asks_for_what_its_pods_have() -> None:
     assert shortages(placement(settings.cluster), nodes) == []
     fewer = nodes[:-1]
     assert shortages(placement(settings.cluster), fewer), "the pods are more than the run needs"
-    names = {e["name"] for pod in pods(only(ALL_RESOURCES["RayJob"], "RayJob")) for e in pod["spec"]["containers"][0].get("env", [])}
+    names = {
+        e["name"]
+        for pod in pods(only(ALL_RESOURCES["RayJob"], "RayJob"))
+        for e in pod["spec"]["containers"][0].get("env", [])
+    }
     assert settings.sandbox.token_env in names
 
 
@@ -273,17 +283,28 @@ def _head_comment(path: Path) -> list[str]:
 )
 def test_scripts_parse(script: str) -> None:
     subprocess.run(["bash", "-n", str(DEPLOY / script)], check=True)
+    if shutil.which("shellcheck"):
+        found = subprocess.run(["shellcheck", str(DEPLOY / script)], capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stdout
+
+
+def test_the_page_names_files_that_exist() -> None:
+    text = (TOP / "docs" / "deployment.md").read_text()
+    paths = set(re.findall(r"\b(?:deploy|configs|tests|benchmarks)/[\w./-]*\w", text))
+    assert len(paths) > 15
+    made_by_the_reader = {"deploy/secrets/sandbox_token"}
+    assert [path for path in sorted(paths - made_by_the_reader) if not (TOP / path).exists()] == []
 
 
 @pytest.mark.parametrize("gpus", [0, 8])
 def test_the_slurm_script_brings_up_every_node_and_trains_with_keys_that_exist(tmp_path: Path, gpus: int) -> None:
     """The script itself, with SLURM's commands and Ray replaced by ones that write down how they were called."""
-    calls = tmp_path / "calls"
+    calls, token = tmp_path / "calls", "0123456789abcdef0123"
     commands = {
         "scontrol": "echo node1; echo node2",
         "srun": f'case "$*" in *hostname*) echo 192.0.2.1 ;; *) echo "$@" >>{calls} ;; esac',
-        "venv/bin/python": 'case "$*" in *token*) echo 0123456789abcdef0123 ;; *) cat >/dev/null ;; esac',
-        "venv/bin/agent-rl": f'printf "%s\\n" "$@" >{tmp_path}/run; test "$AGENT_RL_SANDBOX_TOKEN" = 0123456789abcdef0123',
+        "venv/bin/python": f'case "$*" in *token*) echo {token} ;; *) cat >/dev/null ;; esac',
+        "venv/bin/agent-rl": f'printf "%s\\n" "$@" >{tmp_path}/run; test "$AGENT_RL_SANDBOX_TOKEN" = {token}',
     }
     for name, text in commands.items():
         path = tmp_path / name
@@ -361,7 +382,9 @@ def test_images_have_a_pinned_base_an_ordinary_user_and_pinned_packages(image: s
 
 
 def test_the_services_packages_are_pinned() -> None:
-    pinned = {_normal(line.split("==")[0]) for line in (TOP / "constraints.txt").read_text().splitlines() if "==" in line}
+    pinned = {
+        _normal(line.split("==")[0]) for line in (TOP / "constraints.txt").read_text().splitlines() if "==" in line
+    }
     wanted = [_normal(line) for line in (DEPLOY / "service" / "requirements.txt").read_text().splitlines()]
     assert {name for name in wanted if name and not name.startswith("#")} <= pinned
 
