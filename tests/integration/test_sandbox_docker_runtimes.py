@@ -34,15 +34,18 @@ async def test_programs_run_on_another_kernel_and_their_container_is_spent(gviso
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
-    [("while True: pass", Status.CPU_TIMEOUT), ("import time; time.sleep(1000)", Status.TIMEOUT),
-     ("1/0", Status.ERROR), ("hoard = []\nwhile True: hoard.append(bytearray(1 << 20))", Status.OOM)],
+    ("code", "status", "limits"),
+    [("while True: pass", Status.CPU_TIMEOUT, {"cpu_s": 1}),
+     ("import time; time.sleep(1000)", Status.TIMEOUT, {"wall_s": 3}),
+     ("1/0", Status.ERROR, {}), ("hoard = []\nwhile True: hoard.append(bytearray(1 << 20))", Status.OOM, {})],
 )  # fmt: skip
-async def test_limits_hold_there_too(gvisor: DockerBackend, code: str, status: Status) -> None:
+async def test_limits_hold_there_too(
+    gvisor: DockerBackend, code: str, status: Status, limits: dict[str, float]
+) -> None:
     slot = await gvisor.start_slot()
     try:
-        limits = Limits(wall_s=4, cpu_s=1, memory_mb=256)
-        assert (await slot.run(ExecuteRequest(code=code, limits=limits))).status is status
+        tight = Limits(**{"wall_s": 40, "cpu_s": 30, "memory_mb": 256} | limits)
+        assert (await slot.run(ExecuteRequest(code=code, limits=tight))).status is status
     finally:
         await slot.destroy()
 
