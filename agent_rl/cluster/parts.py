@@ -26,6 +26,9 @@ from agent_rl.training.plan import why_untrainable
 from agent_rl.training.recovery import PartLost
 from agent_rl.training.settings import RunConfig
 
+GRACE_S = 120.0
+"""For the verdict, and for answers to travel."""
+
 
 @asynccontextmanager
 async def build_on_ray(config: RunConfig, say: Callable[[str], None]) -> AsyncIterator[Parts]:
@@ -50,7 +53,9 @@ async def build_on_ray(config: RunConfig, say: Callable[[str], None]) -> AsyncIt
         form = prompt_format(tokenizer, config.tir, joined.eos_ids)
         data = usable_data(config, tokenizer, form)
         fingerprints = {"data": data.train.fingerprint, "base model": joined.fingerprint}
-        rollout = RemoteRollout(ray, actors, places, form, config.rollout, config.cluster, say)
+        rollout = RemoteRollout(
+            ray, actors, places, form, config.rollout, config.cluster, _longest_episode(config), say
+        )
         stack.push_async_callback(rollout.close)
         sandbox = places[0].about.sandbox
         say(f"{len(places)} rollout actors and {len(ranks.actors)} learner ranks; sandbox: {sandbox}")
@@ -93,6 +98,11 @@ def _rollouts(ray: Any, plain: Any, config: RunConfig, wanted: Placement, groups
         ).remote(plain, number)
         for number, where in enumerate(wanted.rollouts)
     }
+
+
+def _longest_episode(config: RunConfig) -> float:
+    """Seconds after which an attempt cannot still be under way: every retry has its deadline, and some are added."""
+    return (config.rollout.episode_retries + 1) * config.tir.deadline_s + GRACE_S
 
 
 def _shared(config: RunConfig) -> bool:

@@ -23,6 +23,9 @@ from agent_rl.training.recovery import PartLost
 from agent_rl.types import Problem, StopReason, Trajectory
 from agent_rl.weights.errors import SyncError
 
+MOVES = 3
+"""How often an attempt is played anew because its actor was lost; then it counts as a failure of ours."""
+
 DEAD_CALLS, BETWEEN_CALLS = 5, 2.0
 """Calls in a row that are told that an actor is dead before that is believed, and seconds between two."""
 
@@ -45,6 +48,8 @@ class RemoteRollout(Player):
     format: PromptFormat
     settings: RolloutSettings
     cluster: ClusterSettings
+    episode_s: float
+    """Longest wait for one attempt, retries and verdict included; an actor that takes longer is started afresh."""
     say: Callable[[str], None] = lambda text: None
     hand_over: HandOver | None = None
     """Brings the weights of the moment to an actor that is back, and says their version."""
@@ -173,16 +178,19 @@ class RemoteRollout(Player):
         self, problem: Problem, sample: int, sampling: Sampling, stream: str, clocks: Clocks
     ) -> Trajectory:
         name = f"{stream}/{problem.id}#{sample}"
-        while True:
+        for _ in range(MOVES + 1):
             await self.someone()
             place = self._here[self._routes.send(name)]
             ref = place.actor.play.remote(problem, sample, sampling, stream)
             try:
-                played = await _ref(ref)
+                played = await asyncio.wait_for(_ref(ref), self.episode_s)
             except asyncio.CancelledError:
                 self.ray.cancel(ref)
                 raise
-            except self.ray.exceptions.RayActorError:
+            except (self.ray.exceptions.RayActorError, TimeoutError) as error:
+                if isinstance(error, TimeoutError):
+                    self.say(f"rollout actor {place.number} did not end an episode within {self.episode_s:g} s")
+                    self.ray.kill(place.actor, no_restart=False)
                 self._lose(place)
                 self.moved += 1
                 continue
@@ -190,6 +198,8 @@ class RemoteRollout(Player):
                 self._routes.done(name)
             self._count(place, played, clocks)
             return played.trajectory
+        error = f"engine: {MOVES + 1} rollout actors were lost while they played it; it may be what breaks them"
+        return Trajectory(problem, sample, [self.format.prompt(problem.question)], stop=StopReason.FAILED, error=error)
 
     def _count(self, place: Place, played: Played, clocks: Clocks) -> None:
         """Clocks show the mean over actors; one that fails again and again is started afresh."""
