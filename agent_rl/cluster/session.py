@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,10 @@ from typing import Any
 from agent_rl.cluster.resources import ClusterShort, Node, Placement, available_cpus, placement, shortages
 from agent_rl.cluster.settings import ClusterSettings
 from agent_rl.config import ConfigError
+
+
+CONNECT_S = 10.0
+"""Seconds to wait for a head node to answer."""
 
 
 def import_ray() -> Any:
@@ -43,6 +48,7 @@ def session(settings: ClusterSettings, say: Callable[[str], None]) -> Iterator[A
         # Ray's default of 15 starves the actors beside any other process of the machine.
         os.environ.setdefault("RAY_worker_niceness", "0")
     else:
+        _reach(settings.address)
         options["address"] = settings.address
         options.pop("include_dashboard")
     try:
@@ -53,6 +59,22 @@ def session(settings: ClusterSettings, say: Callable[[str], None]) -> Iterator[A
         yield ray
     finally:
         ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """See whether anybody listens there, since Ray itself tries for minutes before it says so."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdigit():
+        raise ConfigError(
+            f"cluster.address = {address} is neither local, auto nor HOST:PORT of a head node; with Ray's client "
+            "(ray://) this process would be no part of the cluster: start it on a node, with cluster.address = auto"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError as error:
+        raise ConfigError(f"no Ray cluster at cluster.address = {address}: {error}") from error
 
 
 def nodes_of(ray: Any) -> list[Node]:

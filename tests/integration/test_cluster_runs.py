@@ -226,13 +226,20 @@ def test_what_the_cluster_does_not_have_is_refused_with_the_node_and_the_resourc
     assert not (tmp_path / "large").exists()
 
 
-def test_an_address_without_a_cluster_is_refused_in_plain_words(tmp_path):
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("127.0.0.1:9", "no Ray cluster at cluster.address = 127.0.0.1:9: "),
+        ("ray://127.0.0.1:10001", "is neither local, auto nor HOST:PORT of a head node"),
+    ],
+)
+def test_an_address_without_a_cluster_is_refused_in_plain_words(address, reason):
     pytest.importorskip("ray")
     from agent_rl.cluster.session import session
     from agent_rl.cluster.settings import ClusterSettings
 
     with (
-        pytest.raises(ConfigError, match=r"no Ray cluster at cluster.address = auto"),
-        session(ClusterSettings(kind="ray", address="auto"), lambda text: None),
+        pytest.raises(ConfigError, match=reason),
+        session(ClusterSettings(kind="ray", address=address), lambda text: None),
     ):
         pytest.fail("there is no cluster to join")
