@@ -13,7 +13,6 @@ from agent_rl.cluster.resources import ClusterShort, Node, Placement, available_
 from agent_rl.cluster.settings import ClusterSettings
 from agent_rl.config import ConfigError
 
-
 CONNECT_S = 10.0
 """Seconds to wait for a head node to answer."""
 
