@@ -4,9 +4,12 @@
 
 Both play the episodes of `benchmarks.engine` (two turns of uneven lengths, an observation between them, temperature 1,
 the fence looked for in every turn), one after the other, a few times over. Speeds are sampled tokens a second, of wall
-clock and of processor time; that of vLLM includes its processes. `surplus` is the share of tokens that reached us
-behind the end of their turn and were dropped: those that vLLM samples before it hears of the end are in its own count
-alone. Run it in an environment that has vLLM; on a CPU that is its CPU build, which runs without compilation here.
+clock and of processor time; that of vLLM includes its processes.
+
+`--fences` measures something else: how many tokens the shipped policy's vLLM engine sends behind the closing fence of a
+turn before it hears that the turn has ended. They are dropped.
+
+Run it in an environment that has vLLM; on a CPU that is its CPU build, which runs without compilation here.
 """
 
 from __future__ import annotations
@@ -23,12 +26,17 @@ from typing import Any
 import psutil
 import torch
 
+from agent_rl.engines.base import GenerationRequest
 from agent_rl.engines.loading import load_model, save_model
 from agent_rl.engines.settings import EngineSettings
-from agent_rl.engines.transformers import TransformersEngine
+from agent_rl.engines.sources import resolve_model
+from agent_rl.engines.transformers import TransformersEngine, default_eos_ids
 from agent_rl.engines.vllm.engine import VllmEngine
 from agent_rl.tir.fence import FenceScanner
+from agent_rl.types import FinishReason
 from benchmarks.engine import engine_run, tiny_model
+
+QUICKSTART = "package://agent_rl/assets/quickstart"
 
 
 @dataclass(frozen=True)
@@ -68,14 +76,53 @@ async def compare(engines: dict[str, Any], episodes: int, repeats: int) -> dict[
     return {key: statistics.median(row[key] for row in rows) for key in rows[0]}
 
 
+async def fences(counts: list[int]) -> None:
+    """Tokens sent behind closing fences, at several numbers of concurrent turns."""
+    model, tokenizer = load_model(QUICKSTART, device="cpu")
+    engine = VllmEngine(
+        resolve_model(QUICKSTART).location,
+        tokenizer,
+        eos_ids=default_eos_ids(model, tokenizer),
+        settings=EngineSettings(kind="vllm", max_rows=max(256, *counts)),
+        scanner=FenceScanner,
+    )
+    await engine.start()
+    core, sent = engine.llm.engine_core, 0
+    receive = core.get_output_async
+
+    async def counted() -> Any:
+        nonlocal sent
+        outputs = await receive()
+        sent += sum(len(output.new_token_ids) for output in outputs.outputs)
+        return outputs
+
+    core.get_output_async = counted
+    for count in counts:
+        sent = 0
+        chats = [[{"role": "user", "content": f"What is {n % 89 + 1} + {n % 97 + 2}?"}] for n in range(count)]
+        texts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats]
+        prompts = [tuple(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
+        requests = [GenerationRequest(f"{count}/{n}", prompt, 60, seed=n) for n, prompt in enumerate(prompts)]
+        turns = await asyncio.gather(*(engine.generate(request) for request in requests))
+        await asyncio.sleep(1.0)  # for what is still on its way
+        closed = sum(turn.finish is FinishReason.FENCE for turn in turns)
+        kept = sum(len(turn.ids) for turn in turns)
+        print(f"{count} turns: {closed} fences, {kept} tokens kept, {(sent - kept) / closed:.2f} dropped a fence")
+    await engine.close()
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", default="8,64,256", help="numbers of concurrent episodes")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--model", help="a model instead of the random one (see agent_rl.engines.sources)")
     parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--fences", action="store_true", help="count tokens sent behind closing fences instead")
     options = parser.parse_args()
     counts = [int(count) for count in options.episodes.split(",")]
+    if options.fences:
+        await fences(counts)
+        return
     model, tokenizer = load_model(options.model, device="cpu") if options.model else tiny_model()
     settings = EngineSettings(max_rows=max(256, *counts))
     found: dict[str, dict[str, float]] = {}
@@ -99,8 +146,6 @@ async def main() -> None:
             print(f"\n{episodes} episodes")
             for key, value in figures.items():
                 print(f"  {key:32} {value:10,.2f}" if "over" in key else f"  {key:32} {value:10,.0f} tokens/s")
-        counted = vllm.counters
-        print(f"\nsurplus {counted['surplus_tokens'] / counted['sampled_tokens']:.2%}")
         for engine in engines.values():
             await engine.close()
     if options.json:
