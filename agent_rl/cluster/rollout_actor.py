@@ -54,6 +54,7 @@ class RolloutActor:
     def __init__(self, config: dict[str, Any], number: int):
         self._config = RunConfig.model_validate(config)
         self._number = number
+        # Never left: what it holds ends with this process, which Ray ends.
         self._stack = contextlib.AsyncExitStack()
         self._clocks = Clocks()
         self._about: About | None = None
@@ -132,10 +133,6 @@ class RolloutActor:
     async def ping(self) -> int:
         """The process id, to see whether anybody is there."""
         return os.getpid()
-
-    async def close(self) -> None:
-        """End what was started."""
-        await self._stack.aclose()
 
 
 def _chain(parts: tuple[Weights, ...]) -> Iterator[tuple[str, Any]]:
