@@ -48,7 +48,7 @@ def test_every_configuration_is_covered() -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_configuration_is_planned_without_the_model_the_data_or_the_hub(name: str, monkeypatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     found = config(name)
     problems, samples, updates, tokens = BATCHES[name]
     assert (found.problems_per_step, found.samples_per_problem) == (problems, samples)
@@ -105,7 +105,7 @@ def test_a_run_that_does_not_fit_is_refused_with_what_to_change() -> None:
 
 
 def test_a_model_of_unknown_size_is_refused_in_words(monkeypatch, capsys) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     found = config("ctpo_qwen3_4b.yaml", "model.path=nobody/unknown-9B")
     assert dry_run(found) == REFUSED
     assert "model 'nobody/unknown-9B' is not on this machine" in capsys.readouterr().err
