@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ from tests.vllm.conftest import QUICKSTART
 from tests.vllm.test_engine_log_probs import TOLERANCE, prompts
 
 NAME = "policy"
+PR_SET_PDEATHSIG = 1
 STARTING_S = 600
 
 
@@ -51,13 +53,18 @@ def url(requires_vllm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with log.open("w") as out:
         server = subprocess.Popen(
             arguments, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "VLLM_NO_USAGE_STATS": "1"},
+            env={**os.environ, "VLLM_NO_USAGE_STATS": "1"}, preexec_fn=_end_with_parent,
         )  # fmt: skip
     try:
         _wait_for(f"http://127.0.0.1:{port}/health", server, log)
         yield f"http://127.0.0.1:{port}"
     finally:
         _end(server)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end the server if the tests are killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
