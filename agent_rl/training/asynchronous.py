@@ -17,6 +17,7 @@ from typing import Any
 
 from agent_rl.algorithms.advantages import is_dead_group
 from agent_rl.algorithms.settings import resolve
+from agent_rl.config import ConfigError
 from agent_rl.engines.base import Sampling
 from agent_rl.rollout.run import Clocks, TooManyFailures
 from agent_rl.scheduling.groups import GroupState
@@ -59,6 +60,7 @@ class AsynchronousSource:
     def __post_init__(self) -> None:
         self.clocks = Clocks()
         config = self.config
+        self._refuse_shared_ids()
         self._advantage = resolve(config.method).advantage
         self._stream = ProblemStream(self.parts.data.train, config.problems_per_step, config.seed)
         self.schedule = self._schedule(0)
@@ -73,6 +75,17 @@ class AsynchronousSource:
         self._under_way: dict[int, _Play] = {}
         """The batch that is learnt from."""
         self._closed = False
+
+    def _refuse_shared_ids(self) -> None:
+        """Attempts are named by problem, and those of a measurement are played beside those of training."""
+        trained = {problem.id for problem in self.parts.data.train}
+        for held_out in self.parts.data.held_out:
+            shared = sorted(trained & {problem.id for problem in held_out.problems})
+            if shared:
+                raise ConfigError(
+                    f"{len(shared)} problems of evals.{held_out.name} have the id of a problem to train on, such as "
+                    f"{shared[0]!r}; mode = async plays both at once: give them ids of their own, or use mode: sync"
+                )
 
     def _schedule(self, version: int) -> Schedule:
         config = self.config

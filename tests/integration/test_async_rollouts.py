@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from agent_rl.config import ConfigError
 from agent_rl.engines.scripted import ScriptedEngine
 from agent_rl.rewards.settings import RewardSettings
 from agent_rl.rewards.verifier import Verifier
@@ -14,14 +15,16 @@ from agent_rl.rollout.answers import ExtractionRules
 from agent_rl.rollout.run import Rollout, TooManyFailures
 from agent_rl.rollout.settings import RolloutSettings
 from agent_rl.tasks.problems import Problems
+from agent_rl.tasks.settings import DataSettings
 from agent_rl.tir.fence import FenceScanner
 from agent_rl.tir.formats import prompt_format
 from agent_rl.tir.settings import TirSettings
 from agent_rl.training.asynchronous import AsynchronousSource
 from agent_rl.training.data import RunData
+from agent_rl.training.evaluate import HeldOut
 from agent_rl.training.parts import Parts
 from agent_rl.training.progress import Display
-from agent_rl.training.settings import RunConfig
+from agent_rl.training.settings import EvalSettings, RunConfig
 from agent_rl.training.source import SynchronousSource
 from agent_rl.training.unfinished import Unfinished
 from agent_rl.types import InfrastructureError, Problem
@@ -58,7 +61,7 @@ def config(**changes) -> RunConfig:
 
 
 @asynccontextmanager
-async def playing(tmp_path, seconds=lambda problem, sample: 0.0, *, version=0, reply=None, settings=None):
+async def playing(tmp_path, seconds=lambda problem, sample: 0.0, *, version=0, reply=None, settings=None, held_out=()):
     settings = settings or config()
     tokenizer = chatml_tokenizer()
     tir = TirSettings(**settings.tir.model_dump())
@@ -85,7 +88,7 @@ async def playing(tmp_path, seconds=lambda problem, sample: 0.0, *, version=0, r
         )  # fmt: skip
         parts = Parts(
             tokenizer=tokenizer, piece=str, learning=None, engine=engine, rollout=rollout,
-            data=RunData(PROBLEMS, ()), sandbox="none", fingerprints={},
+            data=RunData(PROBLEMS, held_out), sandbox="none", fingerprints={},
         )  # fmt: skip
         said: list[str] = []
         display = Display()
@@ -266,6 +269,15 @@ async def test_a_synchronous_run_goes_on_from_an_asynchronous_one_with_the_same_
         assert "played anew" in player.said[0]
         groups = await player.step()
         assert ids(groups) == pending[:4] and not set(ids(groups)) & set(trained)
+
+
+async def test_held_out_problems_with_the_id_of_one_to_train_on_are_refused(tmp_path):
+    held_out = HeldOut("exam", EvalSettings(data=DataSettings(families=[])), PROBLEMS[7:9])
+    with pytest.raises(
+        ConfigError, match=r"2 problems of evals.exam have the id of a problem to train on, such as 'p7'"
+    ):
+        async with playing(tmp_path, held_out=(held_out,)):
+            pytest.fail("it was accepted")
 
 
 def test_files_of_unfinished_trajectories_go_with_their_checkpoints(tmp_path):
