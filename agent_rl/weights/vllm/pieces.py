@@ -26,11 +26,12 @@ class Piece:
     """Of the whole tensor."""
 
 
-def pieces(module: Any, name: str, local: tuple[int, ...], parts: Sequence[str]) -> Iterator[Piece]:
+def pieces(module: Any, name: str, local: tuple[int, ...], parts: Sequence[str], worker: int = 0) -> Iterator[Piece]:
     """What the parameter `name` (`prefix.leaf`) of `module`, with shape `local`, holds.
 
     Args:
         parts: names of the layers that are fused in this one, in order; empty if it stands for itself.
+        worker: number of this worker among those that an engine is cut over.
 
     A tensor that several workers hold alike is told by the first of them alone.
     """
@@ -49,7 +50,7 @@ def pieces(module: Any, name: str, local: tuple[int, ...], parts: Sequence[str])
         yield Piece(name, 0, local[0], rank * local[0], 0, (module.output_size,))
     elif size > 1 and leaf == "weight" and _cut(module) == "columns":
         yield Piece(name, 0, local[0], 0, rank * local[1], (local[0], module.input_size))
-    elif rank == 0:
+    elif worker == 0:
         yield Piece(name, 0, local[0] if local else 1, 0, 0, local)
 
 

@@ -68,6 +68,13 @@ class WeightWorker(WeightLoader):
         return {"tensors": found, "unread": unread, "open": False, "engine": engine}
 
 
+def _number() -> int:
+    """Number of this worker among those that an engine is cut over."""
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    return int(get_tensor_model_parallel_rank())
+
+
 class _Unreadable(Exception):
     """The layer keeps its weights in a form of its own."""
 
@@ -82,7 +89,7 @@ def _sums(
     if not packed and tensor.numel() == 0:
         raise _Unreadable
     local = (module.output_size_per_partition, module.input_size_per_partition) if packed else tuple(tensor.shape)
-    for piece in pieces(module, full, local, fused_parts(full.rpartition(".")[0], mapping)):
+    for piece in pieces(module, full, local, fused_parts(full.rpartition(".")[0], mapping), _number()):
         if packed:
             total = _packed_sum(module, piece, local, dtype)
         else:
