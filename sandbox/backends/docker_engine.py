@@ -58,7 +58,10 @@ class Engine:
         from requests import RequestException
 
         try:
-            return work(client)
+            try:
+                return work(client)
+            finally:
+                client.close()  # its pool keeps connections that it never uses again, some with every slot
         except errors.ImageNotFound as error:
             raise EngineError(f"the image {self.settings.image!r} is not there: {BUILD}") from error
         except errors.APIError as error:

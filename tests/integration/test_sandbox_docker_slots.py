@@ -184,6 +184,16 @@ async def test_what_dead_owners_left_is_removed_and_what_living_ones_have_is_not
         docker("rm", "-f", living, other)
 
 
+async def test_slots_that_came_and_went_leave_no_connection() -> None:
+    backend = DockerBackend(warm=())
+    counts = []
+    for _ in range(4):
+        slot = await backend.start_slot(bare=True)
+        await slot.destroy()
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[0] == counts[-1], counts
+
+
 async def test_a_container_ends_by_itself_when_its_time_is_up() -> None:
     slot = await DockerBackend(warm=(), settings=DockerSettings(life_s=60)).start_slot()
     assert isinstance(slot, DockerSlot)
