@@ -101,6 +101,10 @@ class RemoteHandOver:
     def drop_after(self, version: int) -> None:
         self.log.drop_after(version)
 
+    async def close(self) -> None:
+        for sync in self._syncs.values():
+            await sync.close()
+
     def _sync(self, places: Sequence[Place]) -> WeightSync:
         """The hand-over to a set of actors; it remembers what it sent them."""
         # A restarted actor is another one: its process says so.

@@ -28,6 +28,10 @@ class HandOver(Protocol):
         """Drop the records of versions that will be made again."""
         ...
 
+    async def close(self) -> None:
+        """Give back what the hand-over holds; idempotent."""
+        ...
+
 
 class Learning(Protocol):
     """A learner of one or more ranks. Calls block; `PartLost` if a rank is gone."""

@@ -120,6 +120,7 @@ class Trainer:
             finally:
                 await self._source.close()
                 await self._lag.stop()
+                await self._sync.close()
             self._report()
 
     async def _one_step(self) -> None:
