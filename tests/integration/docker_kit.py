@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.backends.docker_reaper import MARK
+from sandbox.backends.docker_reaper import MARK, OWNER, Owner
 from sandbox.backends.docker_settings import DockerSettings
 from sandbox.backends.interpreter import source_digest
 
@@ -25,9 +25,10 @@ def docker(*arguments: str, timeout_s: float = 60) -> str:
     return done.stdout.strip()
 
 
-def slot_containers() -> list[str]:
-    """Ids of every slot's container on this engine."""
-    return docker("ps", "-aq", "--no-trunc", "--filter", f"label={MARK}=1").split()
+def slot_containers(owner: Owner | None = None) -> list[str]:
+    """Ids of every slot's container on this engine, or of those that `owner` made."""
+    label = f"{MARK}=1" if owner is None else f"{OWNER}={owner}"
+    return docker("ps", "-aq", "--no-trunc", "--filter", f"label={label}").split()
 
 
 @functools.cache

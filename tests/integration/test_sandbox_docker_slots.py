@@ -331,7 +331,6 @@ def serve_fifty(started: list[subprocess.Popen[str]], slots: int) -> str:
 @pytest.mark.timeout(240)
 async def test_fifty_runs_of_a_killed_service_are_gone_in_five_seconds(fifty: list[subprocess.Popen[str]]) -> None:
     slots = 50
-    before = set(slot_containers())
     url = await asyncio.to_thread(serve_fifty, fifty, slots)
     async with SandboxClient(url, max_in_flight=slots, attempts=1) as client:
         while (await client.ready()).slots_free < slots:
@@ -341,8 +340,10 @@ async def test_fifty_runs_of_a_killed_service_are_gone_in_five_seconds(fifty: li
         while (await client.ready()).slots_busy < slots:
             await asyncio.sleep(0.2)
             assert not any(run.done() for run in runs)
-        ours = set(slot_containers()) - before
-        assert len(ours) >= slots
+        service = Owner.of(fifty[-1].pid)
+        assert service is not None
+        ours = set(slot_containers(service))
+        assert len(ours) == slots
         pids = [int(docker("inspect", "-f", "{{.State.Pid}}", found)) for found in sorted(ours)]
         inside = [p for pid in pids for p in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))]
         assert len(inside) == 3 * slots  # supervisor, interpreter, program
@@ -350,7 +351,7 @@ async def test_fifty_runs_of_a_killed_service_are_gone_in_five_seconds(fifty: li
         killed = time.monotonic()
         await until(lambda: not any(p.is_running() for p in inside), 5, "every process is gone")
         gone = time.monotonic()
-        await until(lambda: not ours & set(slot_containers()), killed + 5 - gone, "every container is gone")
+        await until(lambda: not slot_containers(service), killed + 5 - gone, "every container is gone")
         print(f"processes gone after {gone - killed:.2f} s, containers after {time.monotonic() - killed:.2f} s")
         for run in runs:
             run.cancel()
