@@ -83,9 +83,16 @@ def evaluate(
     samples: Annotated[int | None, typer.Option(help="Attempts at each problem.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many problems of each set.")] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="One attempt at temperature 0.")] = False,
+    endpoint: Annotated[
+        list[str] | None, typer.Option(help="Address of a vLLM server with the policy; may be repeated.")
+    ] = None,
+    served: Annotated[
+        str | None, typer.Option("--model", help="Name that the endpoint serves the model under.")
+    ] = None,
     output: Annotated[str | None, typer.Option(help="Folder of the report; the same folder goes on.")] = None,
 ) -> None:
     """Measure a policy on problem sets: accuracy with intervals, as JSON, Markdown and a plot. Resumable."""
+    from agent_rl.config import ConfigError
     from agent_rl.evaluation import command
 
     measured = command.sets_from_options(on or ())
@@ -93,7 +100,11 @@ def evaluate(
     measured |= {"limit": limit} if limit is not None else {}
     measured |= {"samples": 1, "temperature": 0.0} if greedy else {}
     given = ({"evaluation": measured} if measured else {}) | ({"output": output} if output is not None else {})
-    settings, policy = _play_settings(command.EvalConfig, model, config, overrides, given)
+    try:
+        given |= command.endpoint_from_options(endpoint or (), served)
+    except ConfigError as error:
+        _refuse(str(error))
+    settings, policy = _play_settings(command.EvalConfig, model or served, config, overrides, given)
     raise typer.Exit(command.run(settings, policy))
 
 

@@ -49,6 +49,13 @@ def requires_vllm() -> None:
 
 
 @pytest.fixture(scope="session")
+def requires_ray() -> None:
+    """Skip (or fail) unless Ray can be imported."""
+    if importlib.util.find_spec("ray") is None:
+        _absent("ray", "Ray is not installed (extra `ray`)")
+
+
+@pytest.fixture(scope="session")
 def requires_bwrap() -> None:
     """Skip (or fail) unless bubblewrap can make a sandbox here."""
     if shutil.which("bwrap") is None:

@@ -52,9 +52,8 @@ class Said(Display):
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(requires_ray):
     """A head node with room for everything, and a second node."""
-    pytest.importorskip("ray")
     os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ["OMP_NUM_THREADS"] = "1"
     from ray.cluster_utils import Cluster
@@ -233,8 +232,7 @@ def test_what_the_cluster_does_not_have_is_refused_with_the_node_and_the_resourc
         ("ray://127.0.0.1:10001", "is neither local, auto nor HOST:PORT of a head node"),
     ],
 )
-def test_an_address_without_a_cluster_is_refused_in_plain_words(address, reason):
-    pytest.importorskip("ray")
+def test_an_address_without_a_cluster_is_refused_in_plain_words(requires_ray, address, reason):
     from agent_rl.cluster.session import session
     from agent_rl.cluster.settings import ClusterSettings
 
