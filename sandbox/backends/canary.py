@@ -56,8 +56,14 @@ def tells_nothing(pid):
         return True
     return not any(hashlib.sha256(SALT + entry).hexdigest() in HOST_VARIABLES for entry in entries if entry)
 
-held["host_environment_hidden"] = set(os.environ) <= set(ALLOWED) | {"LC_CTYPE"} and all(
-    tells_nothing(int(name)) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
+def others():
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        names = []  # Landlock shows no list, but a number can be guessed
+    return {1, os.getppid(), HOST_PID} | {int(name) for name in names if name.isdigit()} - {os.getpid()}
+
+held["host_environment_hidden"] = set(os.environ) <= set(ALLOWED) | {"LC_CTYPE"} and all(map(tells_nothing, others()))
 held["host_processes_hidden"] = refused(lambda: os.kill(HOST_PID, 0)) and refused(lambda: environment_of(HOST_PID))
 held["supervisor_protected"] = refused(lambda: os.kill(os.getppid(), 0)) and refused(
     lambda: open(f"/proc/{os.getppid()}/mem", "rb"))
