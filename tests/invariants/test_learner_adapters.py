@@ -49,7 +49,11 @@ def test_merged_weights_give_the_same_logprobs(learner):
     plain.load_state_dict(merged, strict=False)
     batch = uneven_batch([40, 12, 33, 9], seed=8)
     found = Learner(plain, recipe(), settings()).old_logprobs(batch)
-    assert_close(learner.old_logprobs(batch), found, 1e-5)
+    mine = learner.old_logprobs(batch)
+    for key in found:  # 1e-6 of each log-prob, and of their mean: what float32 leaves after another order of sums
+        torch.testing.assert_close(mine[key], found[key], rtol=1e-6, atol=2e-6)
+    whole = [torch.cat([part[key] for key in sorted(part)]).mean() for part in (mine, found)]
+    assert float(whole[0]) == pytest.approx(float(whole[1]), abs=1e-6)
     start = Learner(tiny_llama(), recipe(), settings()).old_logprobs(batch)
     assert max(float((found[key] - start[key]).abs().max()) for key in found) > 1e-2
 
