@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.ranks import said_by_ranks
+
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -21,24 +20,10 @@ def results(tmp_path_factory):
     found = {}
     for ranks in (1, 2):
         folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
-        processes = [
-            subprocess.Popen(
-                [sys.executable, __file__, str(rank), str(ranks), str(folder)],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for rank in range(ranks)
-        ]  # fmt: skip
-        try:
-            outputs = [process.communicate(timeout=280) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-        for process, (_, errors) in zip(processes, outputs, strict=True):
-            assert process.returncode == 0, errors[-3000:]
-        found[ranks] = {**json.loads(outputs[0][0].splitlines()[-1]), "folder": folder}
-        for output, _ in outputs[1:]:
-            assert json.loads(output.splitlines()[-1])["reports"] == found[ranks]["reports"]
+        said = said_by_ranks(__file__, ranks, folder)
+        found[ranks] = {**said[0], "folder": folder}
+        for other in said[1:]:
+            assert other["reports"] == found[ranks]["reports"]
     return found
 
 

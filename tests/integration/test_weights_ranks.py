@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.ranks import said_by_ranks
+
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -21,22 +20,7 @@ def results(tmp_path_factory) -> dict[int, list[list[dict]]]:
     found = {}
     for ranks in (1, 2):
         folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
-        processes = [
-            subprocess.Popen(
-                [sys.executable, __file__, str(rank), str(ranks), str(folder)],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for rank in range(ranks)
-        ]  # fmt: skip
-        try:
-            outputs = [process.communicate(timeout=280) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-        for process, (_, errors) in zip(processes, outputs, strict=True):
-            assert process.returncode == 0, errors[-3000:]
-        found[ranks] = [json.loads(said.splitlines()[-1]) for said, _ in outputs]
+        found[ranks] = said_by_ranks(__file__, ranks, folder)
     return found
 
 
