@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -266,7 +266,7 @@ class Learner:
             diagnostics=self._objective.summary([part["diagnostics"] for part in found]),
             keys=tuple(places),
             nonfinite_keys=tuple(row.key for row in work.bad),
-            details=_joined_details(work.details) if with_details else {},
+            details=_joined(work.details) if with_details else {},
         ), work.logp
 
     def _pass(self, rows: tuple[TrainRow, ...], counted: bool, work: _Update) -> None:
@@ -321,16 +321,6 @@ class Learner:
             raise errors.out_of_memory(layout.rows, layout.tokens, self.settings.micro_batch_tokens) from error
 
 
-def _joined(mine: RowValues) -> RowValues:
-    """All ranks' rows together."""
-    return _merged(sharding.gather(mine))
-
-
-def _joined_details(mine: dict[str, RowValues]) -> dict[str, RowValues]:
-    """All ranks' details together."""
-    return _merged(sharding.gather(mine))
-
-
-def _merged(parts: Iterable[dict[str, T]]) -> dict[str, T]:
-    """Rows of disjoint sets as one."""
-    return {key: value for part in parts for key, value in part.items()}
+def _joined(mine: dict[str, T]) -> dict[str, T]:
+    """What all ranks have of their rows, by row, together."""
+    return {key: value for part in sharding.gather(mine) for key, value in part.items()}

@@ -56,14 +56,13 @@ def study(settings: StudySettings, console: Console | None = None) -> int:
     """
     console = console or Console()
     todo = members(settings)
-    for member in todo:  # a mistake in the last variant is told before the first is run
-        load(settings.base, _overrides(settings, member), model=RunConfig)
+    # all of them now, so that a mistake in the last variant is told before the first is run
+    configs = [load(settings.base, _overrides(settings, member), model=RunConfig) for member in todo]
     Path(settings.folder).mkdir(parents=True, exist_ok=True)
     failed = 0
-    for number, member in enumerate(todo, start=1):
+    for number, (member, config) in enumerate(zip(todo, configs, strict=True), start=1):
         where = f"{number} of {len(todo)}: {member.label}, seed {member.seed}"
-        config = load(settings.base, _overrides(settings, member), model=RunConfig)
-        if finished(member, config) and (not settings.without_tools or _without_tools(member) is not None):
+        if finished(member, config) and not _lacks_without_tools(settings, member, config):
             console.print(f"{where}: is there", highlight=False)
             continue
         console.print(f"{where}: runs, log in {member.folder}.log", highlight=False)
@@ -83,7 +82,7 @@ def _make(settings: StudySettings, member: Member, config: RunConfig) -> bool:
         ]  # fmt: skip
         if not _agent_rl(command, member):
             return False
-    if not settings.without_tools or not config.evals or _without_tools(member) is not None:
+    if not _lacks_without_tools(settings, member, config):
         return True
     name, held_out = next(iter(config.evals.items()))
     measurement = {
@@ -130,6 +129,11 @@ def finished(member: Member, config: RunConfig) -> bool:
 
 def _accuracies(row: Mapping[str, Any]) -> dict[str, float]:
     return {key: value for key, value in row.items() if "/accuracy_" in key}
+
+
+def _lacks_without_tools(settings: StudySettings, member: Member, config: RunConfig) -> bool:
+    """Whether the measurement without tools is wanted, can be made and is not there."""
+    return settings.without_tools and bool(config.evals) and _without_tools(member) is None
 
 
 def _without_tools(member: Member) -> float | None:
