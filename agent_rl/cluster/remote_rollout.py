@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from agent_rl.cluster.faults import RowOfFailures
 from agent_rl.cluster.rollout_actor import About, Place, Played
 from agent_rl.cluster.settings import ClusterSettings
 from agent_rl.engines.base import Sampling
-from agent_rl.rollout.run import Attempt, Clocks, Player
+from agent_rl.rollout.run import Attempt, Clocks, Player, as_they_end
 from agent_rl.rollout.settings import RolloutSettings
 from agent_rl.scheduling.routing import Routes
 from agent_rl.tir.formats import PromptFormat
@@ -165,14 +166,9 @@ class RemoteRollout(Player):
             async with self._gate:
                 return await self._attempt(problem, sample, sampling, stream, clocks)
 
-        tasks = [asyncio.create_task(one(problem, sample)) for problem, sample in attempts]
-        try:
-            for task in asyncio.as_completed(tasks):
-                yield await task
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with aclosing(as_they_end([one(problem, sample) for problem, sample in attempts])) as ended:
+            async for trajectory in ended:
+                yield trajectory
 
     async def _attempt(
         self, problem: Problem, sample: int, sampling: Sampling, stream: str, clocks: Clocks

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from agent_rl.engines.base import Engine, Generation, GenerationRequest, Sampling
 from agent_rl.rewards.settings import RewardSettings
@@ -96,6 +98,18 @@ class Player(ABC):
         )
 
 
+async def as_they_end(work: Iterable[Coroutine[Any, Any, Trajectory]]) -> AsyncGenerator[Trajectory, None]:
+    """Run all of it at once and yield each result as it comes; what still runs when this is closed is cancelled."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        for task in asyncio.as_completed(tasks):
+            yield await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @dataclass(frozen=True)
 class Rollout(Player):
     """Plays and judges attempts, `max_concurrent` at a time, over one engine and one sandbox."""
@@ -136,14 +150,9 @@ class Rollout(Player):
             async with gate:
                 return await self._attempt(problem, sample, context, clocks)
 
-        tasks = [asyncio.create_task(one(problem, sample)) for problem, sample in attempts]
-        try:
-            for task in asyncio.as_completed(tasks):
-                yield await task
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with aclosing(as_they_end([one(problem, sample) for problem, sample in attempts])) as ended:
+            async for trajectory in ended:
+                yield trajectory
 
     async def _attempt(self, problem: Problem, sample: int, context: EpisodeContext, clocks: Clocks) -> Trajectory:
         for retry in range(self.settings.episode_retries + 1):
